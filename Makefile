@@ -1,0 +1,43 @@
+# Each target is a line or two; what they do is in the scripts and tests that they call.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo up test check format lock bench clean
+
+demo: $(READY) ## claim a sandbox, use it through the gateway, release it
+	@$(BIN)/python -m sandgate.demo
+
+up: $(READY) ## leave the gateway running on 127.0.0.1:8080
+	@exec $(BIN)/sandgate up
+
+test: $(READY) ## all tests
+	$(BIN)/python -m pytest
+
+check: $(READY) ## format, lint, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: ## resolve pyproject.toml anew into requirements.lock
+	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header \
+		--no-emit-index-url --no-emit-find-links --extra gateway --group dev \
+		--output-file requirements.lock pyproject.toml
+
+bench: $(READY) ## CPU per 1,000 requests of the gateway (about a minute)
+	$(BIN)/python -m loadtest
+
+clean:
+	rm -rf .venv
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

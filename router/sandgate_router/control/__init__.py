@@ -1,0 +1,1 @@
+"""The control API: claims, pools and probes, on Starlette."""

@@ -1,0 +1,1 @@
+"""What knows pools, claims and endpoints: one protocol (`base`), one module per kind."""

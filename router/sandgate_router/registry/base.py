@@ -1,0 +1,140 @@
+"""The promises that every registry keeps, and the values that pass over its boundary.
+
+A registry knows pools, claims and endpoints. The relay asks it one thing on the hot path,
+`endpoint()`, which answers from memory. All else may take its time.
+
+Promises:
+
+* A claim takes its member in one step: no two claims ever hold the same sandbox.
+* A sandbox that was claimed is destroyed at its end and never handed out again.
+* The endpoint leaves the table, and `gone` is called, before the sandbox dies, so that no
+  request is ever sent to a dying or recycled address.
+* `release` is idempotent: releasing twice, or what never was, succeeds and changes nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+from sandgate_router.names import DEFAULT_PORT, Label, Port
+from sandgate_router.target import Target
+
+Isolation = Literal["bubblewrap", "none", "unknown"]
+ClaimState = Literal["pending", "ready", "suspended", "failed", "ended"]
+Launch = Literal["warm", "cold"]
+OnEmpty = Literal["wait", "fail", "cold"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Endpoint:
+    """Where one port of one generation of a sandbox is dialled.
+
+    Compared by identity: a registry keeps one object per port and generation, and the
+    connection pool keys on it, so a recycled address never meets an old connection.
+    """
+
+    uid: str | None
+    """The sandbox's UID; None where the registry knows none."""
+    name: str
+    """`namespace/id`, as sent to the runtime in X-Sandbox-Expect-Name."""
+    host: str = ""
+    """An IP address to dial by TCP; empty for a unix socket."""
+    port: int = 0
+    path: str = ""
+    """A unix socket's path; empty for TCP."""
+    relay_port: int | None = None
+    """Behind `path` stands a relay: ask it for this port first (2 bytes, big-endian)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a caller wants: a member of a pool, under a lease."""
+
+    pool: str
+    namespace: Label
+    name: Label | None = None
+    """The claim's name; None has one generated."""
+    lease_seconds: float | None = None
+    """None takes the pool's."""
+    idle_seconds: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[Port, ...] | None = None
+    wait_seconds: float = 30.0
+    on_empty: OnEmpty = "wait"
+
+
+@dataclass(slots=True)
+class Claim:
+    """A lease on a sandbox."""
+
+    name: Label
+    namespace: Label
+    pool: str
+    sandbox: Label
+    """The sandbox's id, as sent in X-Sandbox-ID."""
+    uid: str
+    launch: Launch
+    isolation: Isolation
+    state: ClaimState
+    created_at: datetime
+    expires_at: datetime
+    labels: Mapping[str, str]
+    port: Port = DEFAULT_PORT
+    reason: str | None = None
+    """Why the claim failed; None while it has not."""
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Milliseconds of each stage of the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """A pool as it stands."""
+
+    name: str
+    namespace: Label
+    warm: int
+    """Members that are to stand ready."""
+    max: int
+    """Members at most, claimed ones and ones being started included."""
+    ready: int
+    claimed: int
+    waiting: int
+    hit_rate: float | None
+    """Share of claims that a ready member served at once; None before the first."""
+    isolation: Isolation
+    last_error: str | None
+
+
+class Registry(Protocol):
+    """What knows pools, claims and endpoints."""
+
+    def endpoint(self, target: Target) -> Endpoint | None:
+        """Return the live endpoint of `target` from memory, or None.
+
+        Raise NotAllowedHere for a port that this kind never serves.
+        """
+
+    async def find(self, target: Target) -> Endpoint | None:
+        """Ask once more after a miss, within a second; None when there is none."""
+
+    def subscribe(self, gone: Callable[[Endpoint], None]) -> None:
+        """Have `gone` called for each endpoint that leaves the table."""
+
+    async def start(self) -> None:
+        """Begin to fill the pools; raise when the registry can never work here."""
+
+    async def close(self) -> None:
+        """End every sandbox that this registry started."""
+
+    async def claim(self, request: ClaimRequest) -> Claim:
+        """Take a ready member; raise PoolNotFound, PoolExhausted or ClaimExists."""
+
+    async def release(self, namespace: Label, name: Label) -> None:
+        """End a claim and its sandbox."""
+
+    def claims(self) -> list[Claim]:
+        """Return the live claims, oldest first."""
+
+    def pools(self) -> list[PoolStatus]:
+        """Return the pools as they stand, by namespace and name."""

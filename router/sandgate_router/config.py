@@ -6,15 +6,56 @@ Nothing is read when this module is imported.
 """
 
 import ipaddress
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 Command = Literal["up", "router"]
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+FOR_OTHERS = frozenset(
+    {
+        "SANDGATE_URL",
+        "SANDGATE_TOKEN",
+        "SANDGATE_ISOLATED",
+        "SANDGATE_SANDBOX_NAME",
+        "SANDGATE_SANDBOX_UID",
+        "SANDGATE_STATE_DIR",
+    }
+)
+"""Variables of the handle and of the runtime: a gateway may be started where they are set."""
+
+NOT_YET = frozenset(
+    {
+        "SANDGATE_ACCESS_LOG",
+        "SANDGATE_AUDIENCE",
+        "SANDGATE_CALLERS",
+        "SANDGATE_DENIED",
+        "SANDGATE_KEEP_ORIGIN",
+        "SANDGATE_KEYS",
+        "SANDGATE_POD_IP",
+        "SANDGATE_SCOPED_TOKEN_FILE",
+        "SANDGATE_TLS_CERT",
+        "SANDGATE_TLS_CLIENT_CA",
+        "SANDGATE_TLS_KEY",
+        "SANDGATE_TLS_MTLS",
+        "SANDGATE_UPSTREAM_NETWORKS",
+        "SANDGATE_WORKERS",
+    }
+)
+"""Settings that are planned. Most of them restrict something, so they are never overlooked."""
+
+_SERVICE_LINK = re.compile(
+    r"SANDGATE_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)\w*)=.*"
+    r"|SANDGATE_(?:\w+_)?PORT=(?:tcp|udp|sctp)://.*",
+    re.ASCII | re.DOTALL,
+)
+"""What Kubernetes sets in every pod of a namespace that has a Service called `sandgate…`."""
+
+_GIVE_ONE = "give ROUTER_AUTH_TOKEN, or state ALLOW_UNAUTHENTICATED_ROUTER=true"
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"", "0", "false", "f", "no", "n", "off"})
@@ -42,10 +83,12 @@ class ListenAddress:
 
 
 def _parse_listen(text: str) -> ListenAddress:
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-        raise ValueError("is not HOST:PORT")
+    match = re.fullmatch(
+        r"(?:\[(?P<v6>[^\]]*:[^\]]*)\]|(?P<host>[^\[\]:]+)):(?P<port>[0-9]{1,5})", text
+    )
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError("is not HOST:PORT; an IPv6 address stands in brackets")
+    host, port = match["v6"] or match["host"], match["port"]
     if host != "localhost":
         try:
             ipaddress.ip_address(host)
@@ -59,17 +102,17 @@ def _parse_optional_listen(text: str) -> ListenAddress | None:
 
 
 def _parse_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        raise ValueError("is not a number of seconds") from None
-    if not math.isfinite(seconds) or seconds <= 0:
-        raise ValueError("is not a finite number of seconds above 0")
+    seconds = _parse_optional_seconds(text)
+    if seconds == 0:
+        raise ValueError("is not a number of seconds above 0")
     return seconds
 
 
 def _parse_optional_seconds(text: str) -> float:
-    return 0.0 if text in {"0", "0.0"} else _parse_seconds(text)
+    # Plain decimals, as everywhere here: `float()` would also take `1_0`, `nan` and `inf`.
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}", text):
+        raise ValueError("is not a number of seconds")
+    return float(text)
 
 
 def _parse_flag(text: str) -> bool:
@@ -80,7 +123,14 @@ def _parse_flag(text: str) -> bool:
 
 
 def _parse_networks(text: str) -> tuple[IpNetwork, ...]:
-    return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
+    return tuple(_parse_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _parse_network(text: str) -> IpNetwork:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        raise ValueError(f"holds {text!r}, which is no network like 10.0.0.0/8") from None
 
 
 def _parse_secret(text: str) -> str | None:
@@ -93,7 +143,9 @@ def _parse_secret(text: str) -> str | None:
 
 
 def _parse_domain(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,120}[a-z0-9])?", text):
+    label = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+    # 253 for a whole name (RFC 1035 2.3.4), less `<id>.<namespace>.svc.`
+    if len(text) > 121 or not re.fullmatch(rf"{label}(\.{label})*", text):
         raise ValueError("is not a domain name")
     return text
 
@@ -126,9 +178,17 @@ def _parse_path(text: str) -> Path | None:
 
 
 def _setting(
-    name: str, parse: Callable[[str], Any], default: str | Mapping[Command, str], *, unit: str = ""
+    name: str,
+    parse: Callable[[str], Any],
+    default: str | Mapping[Command, str],
+    *,
+    flag: str = "",
+    unit: str = "",
 ) -> Any:
-    return field(metadata={"name": name, "parse": parse, "default": default, "unit": unit})
+    defaults = {"up": default, "router": default} if isinstance(default, str) else default
+    return field(
+        metadata={"name": name, "parse": parse, "defaults": defaults, "flag": flag, "unit": unit}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,23 +196,33 @@ class Config:
     """All settings of one gateway process."""
 
     listen: ListenAddress = _setting(
-        "SANDGATE_LISTEN", _parse_listen, {"up": "127.0.0.1:8080", "router": "0.0.0.0:8080"}
+        "SANDGATE_LISTEN",
+        _parse_listen,
+        {"up": "127.0.0.1:8080", "router": "0.0.0.0:8080"},
+        flag="--listen",
     )
-    """Where clients connect; port 0 takes any. Flag `--listen`."""
+    """Where clients connect; port 0 takes any."""
     metrics_listen: ListenAddress | None = _setting(
-        "SANDGATE_METRICS_LISTEN", _parse_optional_listen, {"up": "", "router": "0.0.0.0:9090"}
+        "SANDGATE_METRICS_LISTEN",
+        _parse_optional_listen,
+        {"up": "", "router": "0.0.0.0:9090"},
+        flag="--metrics-listen",
     )
-    """Where /metrics is served; empty turns it off. Flag `--metrics-listen`."""
-    registry: str = _setting("SANDGATE_REGISTRY", _parse_registry, {"up": "local", "router": "dns"})
-    """What knows the sandboxes: local or static:FILE. Flag `--registry`."""
-    pools: Path | None = _setting("SANDGATE_POOLS", _parse_path, "")
-    """A YAML file of pools; empty means one pool `python` in `default`. Flag `--pools`."""
-    isolation: str = _setting("SANDGATE_ISOLATION", _one_of("bubblewrap", "none"), "bubblewrap")
-    """How local sandboxes are isolated; none is for code that you trust. Flag `--isolation`."""
+    """Where /metrics is served; empty turns it off."""
+    registry: str = _setting(
+        "SANDGATE_REGISTRY", _parse_registry, {"up": "local", "router": "dns"}, flag="--registry"
+    )
+    """What knows the sandboxes: local or static:FILE."""
+    pools: Path | None = _setting("SANDGATE_POOLS", _parse_path, "", flag="--pools")
+    """A YAML file of pools; empty means one pool `python` in `default`."""
+    isolation: str = _setting(
+        "SANDGATE_ISOLATION", _one_of("bubblewrap", "none"), "bubblewrap", flag="--isolation"
+    )
+    """How local sandboxes are isolated; none is for code that you trust."""
     auth: str | None = _setting(
-        "SANDGATE_AUTH", lambda text: _parse_auth(text) if text else None, ""
+        "SANDGATE_AUTH", lambda text: _parse_auth(text) if text else None, "", flag="--auth"
     )
-    """Who may use the relay: shared or none; empty decides by the other settings. Flag `--auth`."""
+    """Who may use the relay: shared or none; empty decides by the other settings."""
     router_auth_token: str | None = _setting("ROUTER_AUTH_TOKEN", _parse_secret, "")
     """The bearer token of `shared`."""
     allow_unauthenticated: bool = _setting("ALLOW_UNAUTHENTICATED_ROUTER", _parse_flag, "false")
@@ -183,25 +253,21 @@ class Config:
         Raises:
             BadConfig: with all faults, before anything listens.
         """
-        faults: list[str] = []
-        values: dict[str, Any] = {}
         flags = flags or {}
+        faults = _name_faults(environ, flags, known={row.metadata["name"] for row in fields(cls)})
+        values: dict[str, Any] = {}
         for row in fields(cls):
-            name, default = row.metadata["name"], row.metadata["default"]
-            if not isinstance(default, str):
-                default = default[command]
-            text = flags.get(name, environ.get(name, default))
+            name = row.metadata["name"]
+            text = flags.get(name, environ.get(name, row.metadata["defaults"][command]))
             try:
                 values[row.name] = row.metadata["parse"](text)
             except ValueError as error:
                 shown = "" if name == "ROUTER_AUTH_TOKEN" else f" {text!r}"
                 faults.append(f"{name}{shown} {error}")
-        if not faults:
-            config = cls(**values)
-            faults = config._conflicts(command)
+        faults.extend(_conflicts(values, command))
         if faults:
             raise BadConfig(faults)
-        return config
+        return cls(**values)
 
     @property
     def effective_auth(self) -> str:
@@ -210,20 +276,41 @@ class Config:
             return self.auth
         return "shared" if self.router_auth_token else "none"
 
-    def _conflicts(self, command: Command) -> list[str]:
-        faults = []
-        if self.auth == "shared" and self.router_auth_token is None:
-            faults.append("SANDGATE_AUTH shared needs ROUTER_AUTH_TOKEN")
-        open_to_all = self.auth is None and not self.router_auth_token
-        if open_to_all and not self.allow_unauthenticated:
-            if command == "router":
-                faults.append(
-                    "no credential is set: give ROUTER_AUTH_TOKEN, or state"
-                    " ALLOW_UNAUTHENTICATED_ROUTER=true"
-                )
-            elif not self.listen.is_loopback:
-                faults.append(
-                    f"SANDGATE_LISTEN {self.listen.host} is no loopback address: give"
-                    " ROUTER_AUTH_TOKEN, or state ALLOW_UNAUTHENTICATED_ROUTER=true"
-                )
-        return faults
+
+def _name_faults(
+    environ: Mapping[str, str], flags: Mapping[str, str], *, known: AbstractSet[str]
+) -> list[str]:
+    """Return a fault for each name that is meant for us and does nothing here.
+
+    A misspelt SANDGATE_AUTH must not open a gateway, so it is no warning. Names without our
+    prefix may be anybody's.
+    """
+    faults = []
+    ours = {
+        name
+        for name, text in environ.items()
+        if name.startswith("SANDGATE_") and not _SERVICE_LINK.fullmatch(f"{name}={text}")
+    }
+    for name in sorted((ours - FOR_OTHERS | flags.keys()) - known):
+        if name not in NOT_YET:
+            faults.append(f"{name} is no setting of the gateway")
+        elif flags.get(name, environ.get(name)):
+            faults.append(f"{name} is not available in this version")
+    return faults
+
+
+def _conflicts(values: Mapping[str, Any], command: Command) -> list[str]:
+    """Return the faults of settings that are right by themselves; `values` may lack wrong ones."""
+    if not {"auth", "router_auth_token", "allow_unauthenticated", "listen"} <= values.keys():
+        return []
+    auth, token = values["auth"], values["router_auth_token"]
+    if auth == "shared" and token is None:
+        return ["SANDGATE_AUTH shared needs ROUTER_AUTH_TOKEN"]
+    if auth is not None or token is not None or values["allow_unauthenticated"]:
+        return []
+    if command == "router":
+        return [f"no credential is set: {_GIVE_ONE}"]
+    listen: ListenAddress = values["listen"]
+    if not listen.is_loopback:
+        return [f"SANDGATE_LISTEN {listen.host} is no loopback address: {_GIVE_ONE}"]
+    return []

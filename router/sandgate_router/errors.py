@@ -13,6 +13,11 @@ Reached = Literal["no", "unknown", "yes"]
 IDEMPOTENT_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 """Methods whose repetition changes nothing more (RFC 9110 section 9.2.2)."""
 
+DEFAULT_RETRY_SECONDS = 1
+"""Retry-After of every 503 whose raiser knows no better."""
+
+_UNAVAILABLE = 503
+
 
 class GatewayError(Exception):
     """An answer that the gateway gives by itself, in place of a sandbox's."""
@@ -36,6 +41,8 @@ class GatewayError(Exception):
         super().__init__(self.message)
         if reached is not None:
             self.reached = reached
+        if retry_after is None and self.status == _UNAVAILABLE:
+            retry_after = DEFAULT_RETRY_SECONDS
         self.retry_after = retry_after
         """Whole seconds after which another try makes sense; None sends no Retry-After."""
         self.extra_fields = tuple(fields)

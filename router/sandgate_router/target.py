@@ -39,8 +39,6 @@ ROUTING_FIELDS = frozenset({ID, NAMESPACE, PORT, UID, POD_IP})
 """A request that carries one of these is for a sandbox."""
 
 _SINGLE_FIELDS = ROUTING_FIELDS | {TIMEOUT, b"x-sandbox-token"}
-_FOLDED = frozenset(name.replace(b"-", b"") for name in _SINGLE_FIELDS)
-_SEPARATORS = re.compile(rb"[-_.]")
 
 _SECONDS = re.compile(rb"[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}")
 """Plain decimals only: `float()` would also take `1e3`, `1_0` and `nan`."""
@@ -67,44 +65,29 @@ class Routing:
     pod_ip: str | None
 
 
-class RoutingFields:
-    """Collects the fields of one head that steer the relay, while the head is being read."""
-
-    __slots__ = ("values",)
-
-    def __init__(self) -> None:
-        self.values: dict[bytes, bytes] = {}
-
-    def add(self, name: bytes, value: bytes) -> None:
-        """Take a field whose lower-case name begins with `x` and folds to one of ours.
-
-        Raises:
-            AmbiguousRouting: the field came before, or is spelled with `_` or `.`.
-        """
-        if name not in _SINGLE_FIELDS or name in self.values:
-            raise AmbiguousRouting
-        self.values[name] = value
-
-    @property
-    def for_a_sandbox(self) -> bool:
-        """Whether the request belongs to the relay."""
-        return not ROUTING_FIELDS.isdisjoint(self.values)
+def is_for_a_sandbox(values: dict[bytes, bytes], aliases: set[bytes]) -> bool:
+    """Tell whether a request belongs to the relay: it carries a routing field, or an alias."""
+    return not (ROUTING_FIELDS.isdisjoint(values) and ROUTING_FIELDS.isdisjoint(aliases))
 
 
-def steers(name: bytes) -> bool:
-    """Tell whether a lower-case field name is, or may be taken for, a field that steers us."""
-    return _SEPARATORS.sub(b"", name) in _FOLDED
-
-
-def parse_routing(values: dict[bytes, bytes]) -> Routing:
+def parse_routing(values: dict[bytes, bytes], repeated: set[bytes], aliases: set[bytes]) -> Routing:
     """Return what the routing fields say.
+
+    Args:
+        values: the first value of each field, by lower-case name.
+        repeated: lower-case names that came more than once.
+        aliases: names that came spelled with `_` or `.`, here with `-`.
 
     The order of the checks is that of the routers that clients know: id, namespace, port,
     address; the first failure wins.
 
     Raises:
-        SandboxIdRequired, InvalidSandboxId, InvalidNamespace, InvalidPort, InvalidPodIp.
+        BadRequest: one of its kinds, for the first field that is wrong.
     """
+    if (repeated and not _SINGLE_FIELDS.isdisjoint(repeated)) or (
+        aliases and not _SINGLE_FIELDS.isdisjoint(aliases)
+    ):
+        raise AmbiguousRouting
     raw_id = values.get(ID)
     if not raw_id:
         raise SandboxIdRequired

@@ -26,7 +26,7 @@ Launch = Literal["warm", "cold"]
 OnEmpty = Literal["wait", "fail", "cold"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Endpoint:
     """Where one port of one generation of a sandbox is dialled.
 

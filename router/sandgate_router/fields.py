@@ -1,0 +1,190 @@
+"""Which fields cross the gateway, and which end here (RFC 9110 section 7.6.1).
+
+Pure: a checked head in, the bytes of the next hop's head out. Lines cross as received, in
+order and with their repeats, because a gateway that merges Set-Cookie breaks logins. Nothing
+is invented for the client: no Accept-Encoding, no User-Agent, no framing it did not ask for.
+"""
+
+import re
+from dataclasses import dataclass
+
+from sandgate_router.errors import ProxyLoop
+from sandgate_router.head import Field, RequestHead, ResponseHead
+
+MAX_VIA = 3
+"""Times a request may have passed this gateway. Chained gateways are rare, loops are not."""
+
+VIA = b"1.1 sandgate"
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"http2-settings",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+_NEVER_TO_SANDBOX = _HOP_BY_HOP | {
+    b"content-length",  # framed anew
+    b"host",  # the sandbox's own name takes its place
+    b"x-sandbox-id",
+    b"x-sandbox-namespace",
+    b"x-sandbox-pod-ip",
+    b"x-sandbox-port",
+    b"x-sandbox-protocol",
+    b"x-sandbox-timeout",
+    b"x-sandbox-token",
+    b"x-sandbox-uid",
+}
+_EXPECTATION_PREFIX = b"x-sandbox-expect-"
+
+_FORWARDING = frozenset(
+    {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+)
+"""What a client says of its own way to us; believed only from trusted proxies."""
+
+_NEVER_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"proxy-status", b"x-sandbox-error"}
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_OUR_VIA = re.compile(rb"(?:^|,)[ \t]*(?:HTTP/)?1\.[01][ \t]+sandgate(?=[ \t,]|$)")
+_OUR_BEARER = re.compile(rb"(?i:bearer)[ \t]+sg1\..*")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The client's connection, as the sandbox is told of it."""
+
+    address: bytes
+    """IP address of the client's end."""
+    scheme: bytes = b"http"
+    trusted: bool = False
+    """Whether what it says of earlier hops is believed."""
+
+
+def refuse_loop(head: RequestHead) -> None:
+    """Raise ProxyLoop when the request passed this gateway too often (RFC 9110 section 7.6.3)."""
+    if b"via" not in head.values:
+        return
+    passed = sum(len(_OUR_VIA.findall(value)) for name, value, _ in head.fields if name == b"via")
+    if passed > MAX_VIA:
+        raise ProxyLoop
+
+
+def build_request_head(
+    head: RequestHead, *, host: bytes, peer: Peer, expectations: bytes, secret: bytes | None
+) -> bytes:
+    """Return the head that the sandbox gets, with its empty line.
+
+    Args:
+        host: the sandbox's DNS name and port.
+        expectations: lines with CRLF that tell the runtime whom we believe it to be.
+        secret: a whole Authorization value that was meant for us and ends here.
+    """
+    values = head.values
+    dropped = _NEVER_TO_SANDBOX
+    if head.connection and not head.connection <= _PLAIN_OPTIONS:
+        dropped = dropped | head.connection
+    if not peer.trusted:
+        dropped = dropped | _FORWARDING
+    lines = [b"%b %b HTTP/1.1\r\nHost: %b" % (head.method, head.target, host)]
+    lines += [field[2] for field in head.fields if field[0] not in dropped]
+    if b"authorization" in values and b"authorization" not in dropped:
+        lines = _without_our_credential(lines, head.fields, secret)
+    if b"x-request-id" in values:
+        lines = _without_malformed_request_id(lines, head)
+    if any(name.startswith(_EXPECTATION_PREFIX) for name in values):
+        lines = [line for line in lines if not line.lower().startswith(_EXPECTATION_PREFIX)]
+    lines.append(
+        _forwarding_lines(head, peer, lines) if peer.trusted else _own_forwarding(head, peer)
+    )
+    if head.chunked:
+        lines.append(b"Transfer-Encoding: chunked")
+    elif head.length is not None:
+        lines.append(b"Content-Length: %d" % head.length)
+    lines.append(expectations + b"\r\n")
+    return b"\r\n".join(lines)
+
+
+def build_response_head(
+    head: ResponseHead, *, framing: bytes, date: bytes, connection: bytes
+) -> bytes:
+    """Return the head that the client gets, with its empty line.
+
+    Args:
+        framing: the line that frames the content for the client, with CRLF; or nothing.
+        date: value for a Date field where the sandbox sent none (RFC 9110 section 6.6.1).
+        connection: a Connection line with CRLF; or nothing.
+    """
+    dropped = _NEVER_TO_CLIENT
+    if head.connection and not head.connection <= _PLAIN_OPTIONS:
+        dropped = dropped | head.connection
+    lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
+    lines += [field[2] for field in head.fields if field[0] not in dropped]
+    if b"date" not in head.values:
+        lines.append(b"Date: " + date)
+    lines.append(framing + connection + b"\r\n")
+    return b"\r\n".join(lines)
+
+
+def build_interim_head(head: ResponseHead) -> bytes:
+    """Return a 1xx head for the client (RFC 9110 section 15.2); it never frames content."""
+    lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
+    lines += [line for name, _, line in head.fields if name not in _NEVER_TO_CLIENT]
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
+
+
+_PLAIN_OPTIONS = frozenset({b"close", b"keep-alive"})
+
+
+def _own_forwarding(head: RequestHead, peer: Peer) -> bytes:
+    host = head.values.get(b"host")
+    return b"X-Forwarded-For: %b\r\n%bX-Forwarded-Proto: %b\r\nVia: %b" % (
+        peer.address,
+        b"X-Forwarded-Host: %b\r\n" % host if host else b"",
+        peer.scheme,
+        VIA,
+    )
+
+
+def _forwarding_lines(head: RequestHead, peer: Peer, lines: list[bytes]) -> bytes:
+    """Append this hop for a trusted peer; what it said of the others stays."""
+    values = head.values
+    earlier = [value for name, value, _ in head.fields if name == b"x-forwarded-for" and value]
+    if earlier:
+        lines[:] = [line for line in lines if not line.lower().startswith(b"x-forwarded-for:")]
+    added = [b"X-Forwarded-For: " + b", ".join([*earlier, peer.address])]
+    if b"x-forwarded-host" not in values and (host := values.get(b"host")):
+        added.append(b"X-Forwarded-Host: " + host)
+    if b"x-forwarded-proto" not in values:
+        added.append(b"X-Forwarded-Proto: " + peer.scheme)
+    added.append(b"Via: " + VIA)
+    return b"\r\n".join(added)
+
+
+def _without_our_credential(
+    lines: list[bytes], fields: list[Field], secret: bytes | None
+) -> list[bytes]:
+    ours = {
+        line
+        for name, value, line in fields
+        if name == b"authorization" and (value == secret or _OUR_BEARER.fullmatch(value))
+    }
+    return [line for line in lines if line not in ours] if ours else lines
+
+
+def _without_malformed_request_id(lines: list[bytes], head: RequestHead) -> list[bytes]:
+    bad = {
+        line
+        for name, value, line in head.fields
+        if name == b"x-request-id"
+        and (b"x-request-id" in head.repeated or _REQUEST_ID.fullmatch(value) is None)
+    }
+    return [line for line in lines if line not in bad] if bad else lines

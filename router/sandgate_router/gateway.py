@@ -1,0 +1,497 @@
+"""One client connection: reads heads, decides what each request is, keeps them in order.
+
+Exchanges of both kinds, with a sandbox and with the control app, stand in one line: the next
+head is read only when the answer before it is out, so a refusal never swallows the answer to
+an earlier request, and pipelined requests are each judged by their own fields.
+
+Refused requests are answered once and the connection ends by a lingering close, since a close
+with unread bytes would reset the connection and the client would never see why.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Protocol, cast
+
+from sandgate_router.access import check_local
+from sandgate_router.authorize import Authorizer
+from sandgate_router.body import BadFraming, ChunkedDecoder, Decoder, LengthDecoder
+from sandgate_router.config import IpNetwork
+from sandgate_router.errors import (
+    BadRequest,
+    BadUpstreamResponse,
+    ConnectionRefused,
+    ConnectionTimeout,
+    GatewayError,
+    MethodNotAllowed,
+    RequestTimeout,
+    UpstreamClosed,
+    UpstreamTimeout,
+)
+from sandgate_router.fields import Peer
+from sandgate_router.forward import Exchange, Relay
+from sandgate_router.head import RequestHead, parse_request_head, refuse_hopeless
+from sandgate_router.metrics import Reason, RequestMetrics
+from sandgate_router.target import is_for_a_sandbox, parse_routing
+from sandgate_router.upstream import WRITE_HIGH_WATER
+
+HEAD_SECONDS = 10.0
+"""Longest wait for a whole request head, from its first byte or from the connection's start."""
+
+KEEP_ALIVE_SECONDS = 620.0
+"""How long an idle client connection is kept: Google's load balancer reuses for 600 s."""
+
+CONTENT_SECONDS = 30.0
+"""Longest gap in the content of a control request."""
+
+LINGER_SECONDS = 1.0
+"""How long bytes of a refused request are read and thrown away before the close."""
+
+MAX_LINGER_BYTES = 64 * 1024
+"""How many of them."""
+
+MAX_PIPELINED_BYTES = 64 * 1024
+"""Bytes of later requests held while one is answered; then the connection is not read."""
+
+ALLOW = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+
+_OPTIONS_ANSWER = (
+    b"HTTP/1.1 204 No Content\r\nAllow: %b\r\nDate: %b\r\n%b\r\n"  # RFC 9110 section 9.3.7
+)
+
+
+class AnyExchange(Protocol):
+    """An exchange of either kind, as the connection sees it."""
+
+    @property
+    def answering(self) -> bool:
+        """Whether the head of the response is out."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def content(self, data: bytes, *, last: bool) -> None:
+        """Take the next piece of the request's content."""
+
+    def client_gone(self) -> None:
+        """Learn that nobody waits any more."""
+
+    def client_full(self) -> None:
+        """Learn that the client reads too slowly."""
+
+    def client_writable(self) -> None:
+        """Learn that the client has caught up."""
+
+
+@dataclass(slots=True)
+class Gateway:
+    """What all client connections share."""
+
+    relay: Relay
+    authorizer: Authorizer
+    loopback_only: bool
+    """Whether the relay asks no credential and serves this machine alone."""
+    metrics: RequestMetrics
+    trusted_proxies: tuple[IpNetwork, ...]
+    clock: Callable[[], float]
+    draining: bool = False
+    connections: set["ClientConnection"] = field(default_factory=set)
+
+    def sweep(self) -> None:
+        """End connections and exchanges that have waited too long."""
+        now = self.clock()
+        for connection in list(self.connections):
+            if connection.deadline < now:
+                connection.expire()
+        self.relay.sweep()
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection of a client."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        app_exchange: Callable[["ClientConnection", RequestHead], AnyExchange],
+    ) -> None:
+        self._gateway = gateway
+        self._app_exchange = app_exchange
+        self._exchange: AnyExchange | None = None
+        self._head: RequestHead | None = None
+        self._namespace = "-"
+        self._began = 0.0
+        self._under_way = False
+        self._decoder: Decoder | None = None
+        """Of the content that is still to come; None when it is complete."""
+        self._buffer = bytearray()
+        """An incomplete head, or later requests while one is answered."""
+        self._seen = 0
+        self._reading_heads = False
+        self._content_paused = False
+        self._pipeline_paused = False
+        self._lingering: int | None = None
+        """Bytes thrown away since the refusal; None while the connection serves."""
+        self.full = False
+        self.peer = Peer(b"unknown")
+        self.deadline = 0.0
+        self.transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        state = (
+            "closing"
+            if self._lingering is not None
+            else "idle"
+            if self._exchange is None
+            else repr(self._exchange)
+        )
+        return f"<ClientConnection {self.peer.address.decode()} {state}>"
+
+    @property
+    def closing(self) -> bool:
+        """Whether the connection is to end after this exchange."""
+        return self._gateway.draining
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the client has not taken yet."""
+        return self.transport.get_write_buffer_size()
+
+    # The event loop's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport of the event loop."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        self.transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        gateway = self._gateway
+        gateway.connections.add(self)
+        address = (transport.get_extra_info("peername") or ("",))[0]
+        if address:
+            ip = ip_address(address.partition("%")[0])
+            trusted = any(ip in network for network in gateway.trusted_proxies)
+            self.peer = Peer(str(ip).encode(), trusted=trusted)
+        self.deadline = gateway.clock() + HEAD_SECONDS
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let the exchange go with its client."""
+        del exc
+        self._gateway.connections.discard(self)
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self._observe(499)  # as nginx logs a client that left before its answer
+            exchange.client_gone()
+
+    def eof_received(self) -> bool:
+        """Take the end of the client's side for its end: nobody waits for the answer."""
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the client."""
+        if self._lingering is not None:
+            self._discard(data)
+        elif self._decoder is not None:
+            self._take_content(data)
+        elif self._exchange is not None:
+            self._buffer += data
+            if len(self._buffer) > MAX_PIPELINED_BYTES:
+                self._pipeline_paused = True
+                self._apply_pauses()
+        else:
+            if self._buffer:
+                self._buffer += data
+                data = bytes(self._buffer)
+                self._buffer.clear()
+            self._take_heads(data)
+
+    def pause_writing(self) -> None:
+        """Pass on that the client reads too slowly."""
+        self.full = True
+        if self._exchange is not None:
+            self._exchange.client_full()
+
+    def resume_writing(self) -> None:
+        """Pass on that the client has caught up."""
+        self.full = False
+        if self._exchange is not None:
+            self._exchange.client_writable()
+
+    def shutdown(self) -> None:
+        """End the connection, after its exchange if one is under way."""
+        if self._exchange is None and self._lingering is None:
+            self.transport.close()
+
+    def expire(self) -> None:
+        """End a wait that took too long."""
+        if self._lingering is not None:
+            self.transport.close()
+        elif self._exchange is not None:
+            self._exchange.client_gone()
+            self._exchange = None
+            self.transport.abort()
+        elif self._buffer:
+            self.refuse(RequestTimeout())
+        else:
+            self.transport.close()
+
+    # The exchange's side.
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        self.transport.write(data)
+
+    def pause_content(self) -> None:
+        """Stop taking the request's content."""
+        if not self._content_paused:
+            self._content_paused = True
+            self._apply_pauses()
+
+    def resume_content(self) -> None:
+        """Take the request's content again."""
+        if self._content_paused:
+            self._content_paused = False
+            self._apply_pauses()
+
+    def finish(self, *, status: int, keep_alive: bool) -> None:
+        """End the exchange after a whole response, and go on with the next request."""
+        self._observe(status)
+        self._exchange = None
+        whole = self._decoder is None
+        self._decoder = None
+        self.resume_content()
+        if not whole:
+            self._linger()
+        elif not keep_alive or self._gateway.draining:
+            # What follows `Connection: close` is not read (RFC 9112 section 9.6).
+            self._linger() if self._buffer else self.transport.close()
+        else:
+            self.deadline = self._gateway.clock() + KEEP_ALIVE_SECONDS
+            self._go_on()
+
+    def refuse(self, error: GatewayError) -> None:
+        """Answer in the sandbox's place, and end the exchange."""
+        head, exchange = self._head, self._exchange
+        whole = exchange is not None and self._decoder is None
+        keep_alive = whole and head is not None and head.keep_alive and not self.closing
+        self.send(self._refusal(error, head, keep_alive=keep_alive))
+        self._count_upstream_error(error)
+        if keep_alive:
+            self.finish(status=error.status, keep_alive=True)
+        else:
+            self._observe(error.status)
+            self._exchange = self._decoder = None
+            self._linger()
+
+    def abort(self, error: GatewayError) -> None:
+        """End the connection by a reset, which no client takes for a whole response."""
+        self._count_upstream_error(error)
+        self._observe(error.status)
+        self._exchange = self._decoder = None
+        if not self.transport.is_closing():
+            _reset_on_close(self.transport)
+        self.transport.abort()
+
+    # Reading.
+
+    def _take_heads(self, data: bytes) -> None:
+        """Read heads from `data` until one is being answered or `data` is used up."""
+        self._reading_heads = True
+        try:
+            while data and self._lingering is None and not self.transport.is_closing():
+                if self._exchange is not None:
+                    self._buffer += data
+                    break
+                # RFC 9112 section 2.2: one empty line before a request is forgiven.
+                start = 2 if data.startswith(b"\r\n") else 0
+                end = data.find(b"\r\n\r\n", max(self._seen - 3, start))
+                if end < 0:
+                    self._hold_incomplete(data)
+                    break
+                self._seen = 0
+                head = parse_request_head(data[start : end + 2])
+                data = self._begin(head, data[end + 4 :])
+        except GatewayError as error:
+            self.refuse(error)
+        finally:
+            self._reading_heads = False
+        if self._exchange is not None and len(self._buffer) > MAX_PIPELINED_BYTES:
+            self._pipeline_paused = True
+            self._apply_pauses()
+
+    def _hold_incomplete(self, data: bytes) -> None:
+        refuse_hopeless(data, self._seen)
+        if not self._seen:
+            self.deadline = min(self.deadline, self._gateway.clock() + HEAD_SECONDS)
+        self._seen = len(data)
+        self._buffer += data
+
+    def _begin(self, head: RequestHead, data: bytes) -> bytes:
+        """Start what answers `head`; return the bytes that belong to later requests."""
+        gateway = self._gateway
+        self._head = head
+        self._namespace = "-"
+        self._began = gateway.clock()
+        self._under_way = True
+        gateway.metrics.inflight += 1
+        if head.target == b"*":
+            return self._answer_options(head, data)
+        exchange: AnyExchange
+        if is_for_a_sandbox(head.values, head.aliases):
+            if gateway.loopback_only:
+                _check_local(head)
+            routing = parse_routing(head.values, head.repeated, head.aliases)
+            self._namespace = routing.target.namespace
+            secret = gateway.authorizer.check(head)
+            exchange = Exchange(gateway.relay, self, head, routing, secret=secret)
+            self.deadline = float("inf")  # the relay watches over its exchanges
+        else:
+            exchange = self._app_exchange(self, head)
+            self.deadline = self._began + CONTENT_SECONDS if head.has_content else float("inf")
+        self._exchange = exchange
+        if head.has_content:
+            self._decoder = ChunkedDecoder() if head.chunked else LengthDecoder(head.length or 0)
+        try:
+            exchange.start()
+        except GatewayError:
+            self._exchange = self._decoder = None
+            raise
+        if self._decoder is None or not data:
+            return data
+        self._take_content(data)
+        return b""
+
+    def _take_content(self, data: bytes) -> None:
+        decoder, exchange = self._decoder, self._exchange
+        assert decoder is not None
+        assert exchange is not None
+        try:
+            content = decoder.feed(data)
+        except BadFraming:
+            self._break_off(BadRequest(reached="unknown"))
+            return
+        if decoder.done:
+            self._decoder = None
+            if decoder.surplus:
+                self._buffer += decoder.surplus
+            if self.deadline != float("inf"):
+                self.deadline = float("inf")
+        elif self.deadline != float("inf"):
+            self.deadline = self._gateway.clock() + CONTENT_SECONDS
+        if content or decoder.done:
+            exchange.content(content, last=decoder.done)
+
+    def _break_off(self, error: GatewayError) -> None:
+        """Drop an exchange whose content cannot be read to its end."""
+        exchange = self._exchange
+        assert exchange is not None
+        answering = exchange.answering
+        exchange.client_gone()
+        if answering:
+            self.abort(error)
+        else:
+            self.refuse(error)
+
+    def _answer_options(self, head: RequestHead, data: bytes) -> bytes:
+        if head.has_content:
+            raise BadRequest
+        if head.method != b"OPTIONS":
+            raise MethodNotAllowed(fields=[("allow", ALLOW)])
+        keep_alive = head.keep_alive and not self.closing
+        close = b"" if keep_alive else b"Connection: close\r\n"
+        self.send(_OPTIONS_ANSWER % (ALLOW.encode(), self._gateway.relay.date(), close))
+        self.finish(status=204, keep_alive=keep_alive)
+        return data if keep_alive else b""
+
+    def _go_on(self) -> None:
+        """Read the next request, if its bytes are here already."""
+        if self._pipeline_paused:
+            self._pipeline_paused = False
+            self._apply_pauses()
+        if self._buffer and not self._reading_heads:
+            data = bytes(self._buffer)
+            self._buffer.clear()
+            self._take_heads(data)
+
+    def _apply_pauses(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._content_paused or self._pipeline_paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    # Ending.
+
+    def _linger(self) -> None:
+        """Shut the write side, and read on for a while so that the answer arrives."""
+        self._lingering = 0
+        self._buffer.clear()
+        self._content_paused = self._pipeline_paused = False
+        self.deadline = self._gateway.clock() + LINGER_SECONDS
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+
+    def _discard(self, data: bytes) -> None:
+        assert self._lingering is not None
+        self._lingering += len(data)
+        if self._lingering > MAX_LINGER_BYTES:
+            self.transport.close()
+
+    def _refusal(self, error: GatewayError, head: RequestHead | None, *, keep_alive: bool) -> bytes:
+        method = head.method if head is not None else b""
+        body = error.body(method)
+        lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in error.fields()]
+        if isinstance(error, MethodNotAllowed) and not error.extra_fields:
+            lines.append(f"allow: {ALLOW}")
+        lines.append(f"content-length: {len(body)}")
+        if not keep_alive:
+            lines.append("connection: close")
+        text = "\r\n".join(lines).encode("ascii")
+        date = self._gateway.relay.date()
+        return text + b"\r\ndate: " + date + b"\r\n\r\n" + (b"" if method == b"HEAD" else body)
+
+    def _observe(self, status: int) -> None:
+        """Count the end of a request, or of what never became one."""
+        gateway = self._gateway
+        if self._under_way:
+            self._under_way = False
+            gateway.metrics.inflight -= 1
+            assert self._head is not None
+            seconds = gateway.clock() - self._began
+            gateway.metrics.observe(self._head.method, status, self._namespace, seconds)
+        else:
+            gateway.metrics.observe(b"-", status, "-", 0.0)
+
+    def _count_upstream_error(self, error: GatewayError) -> None:
+        if (reason := _REASONS.get(type(error))) is not None:
+            self._gateway.metrics.count_upstream_error(self._namespace, reason)
+
+
+_REASONS: dict[type[GatewayError], Reason] = {
+    BadUpstreamResponse: "other",
+    ConnectionRefused: "dial",
+    ConnectionTimeout: "timeout",
+    UpstreamClosed: "eof",
+    UpstreamTimeout: "timeout",
+}
+
+
+def _check_local(head: RequestHead) -> None:
+    origin = head.values.get(b"origin")
+    if b"origin" in head.repeated:  # joined, they match nothing
+        origin = b", ".join(value for name, value, _ in head.fields if name == b"origin")
+    check_local(head.values.get(b"host"), origin)
+
+
+def _reset_on_close(transport: asyncio.Transport) -> None:
+    """Have the next close send RST: a FIN would end close-delimited content cleanly."""
+    # uvloop's socket object cannot set options; the option belongs to the open socket itself.
+    with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as duplicate:
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

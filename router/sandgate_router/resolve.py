@@ -1,0 +1,97 @@
+"""Where is this sandbox: the table first, the registry's own question after a miss.
+
+Many requests for one unknown sandbox ask once (single flight), for at most a second, and a
+negative answer is remembered for a second, so that guessing names costs the registry nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from weakref import WeakSet
+
+from sandgate_router.errors import SandboxNotFound, SandboxReplaced
+from sandgate_router.registry.base import Endpoint, Registry
+from sandgate_router.target import Routing, Target
+
+LOOK_UP_SECONDS = 1.0
+"""Longest wait for the registry after a miss."""
+
+NEGATIVE_SECONDS = 1.0
+"""How long `there is none` is believed: a claim elsewhere becomes routable within it."""
+
+MAX_NEGATIVES = 10_000
+"""Negative answers remembered at most, against a scan of names."""
+
+
+class Resolver:
+    """Finds the endpoint of a target."""
+
+    def __init__(self, registry: Registry, *, clock: Callable[[], float]) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._under_way: dict[Target, asyncio.Task[Endpoint | None]] = {}
+        self._negatives: dict[Target, float] = {}
+        self._gone: WeakSet[Endpoint] = WeakSet()
+
+    def endpoint(self, routing: Routing) -> Endpoint | None:
+        """Return the endpoint from memory, or None on a miss.
+
+        Raises:
+            SandboxReplaced: the client insists on another generation.
+            NotAllowedHere: the registry never serves that port.
+        """
+        endpoint = self._registry.endpoint(routing.target)
+        if endpoint is not None and routing.uid is not None:
+            _check_generation(endpoint, routing.uid)
+        return endpoint
+
+    async def find(self, routing: Routing) -> Endpoint:
+        """Ask the registry after a miss; raise SandboxNotFound when there is none."""
+        target = routing.target
+        now = self._clock()
+        remembered = self._negatives.get(target)
+        if remembered is not None and remembered > now:
+            raise SandboxNotFound
+        task = self._under_way.get(target)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._ask(target))
+            self._under_way[target] = task
+            task.add_done_callback(lambda _: self._under_way.pop(target, None))
+        endpoint = await asyncio.shield(task)
+        if endpoint is None:
+            raise SandboxNotFound
+        if routing.uid is not None:
+            _check_generation(endpoint, routing.uid)
+        return endpoint
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Remember that an endpoint left the table, for those who still hold it."""
+        self._gone.add(endpoint)
+
+    def is_gone(self, endpoint: Endpoint) -> bool:
+        """Tell whether an endpoint left the table."""
+        return endpoint in self._gone
+
+    async def close(self) -> None:
+        """End the questions under way."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(self, target: Target) -> Endpoint | None:
+        try:
+            async with asyncio.timeout(LOOK_UP_SECONDS):
+                endpoint = await self._registry.find(target)
+        except TimeoutError:
+            return None
+        if endpoint is None:
+            if len(self._negatives) >= MAX_NEGATIVES:
+                self._negatives.clear()
+            self._negatives[target] = self._clock() + NEGATIVE_SECONDS
+        return endpoint
+
+
+def _check_generation(endpoint: Endpoint, uid: str) -> None:
+    # Where the registry knows no UID, what the client believes cannot be checked (design: dns).
+    if endpoint.uid is not None and endpoint.uid != uid:
+        raise SandboxReplaced

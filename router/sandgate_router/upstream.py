@@ -1,0 +1,312 @@
+"""Connections to sandboxes: dialled, lent to one exchange at a time, kept for a while.
+
+A connection belongs to one endpoint, which is one generation of a sandbox, so a recycled
+address never meets an old connection. It goes back to its pool only in reset state: reading,
+with no exchange and nothing received. A byte on an idle connection closes it (it can only be
+a response that nobody asked for).
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from sandgate_router.errors import ConnectionRefused, ConnectionTimeout, GatewayError
+from sandgate_router.registry.base import Endpoint
+from sandgate_router.retry import DIAL_DELAYS, DIAL_SECONDS
+
+IDLE_SECONDS = 4.0
+"""How long an idle connection is kept. A stock uvicorn closes after 5."""
+
+MAX_IDLE_SECONDS = 75.0
+"""Longest we keep one, whatever the sandbox advertises."""
+
+MAX_IDLE_PER_ENDPOINT = 64
+"""Idle connections kept for one port of one sandbox."""
+
+WRITE_HIGH_WATER = 64 * 1024
+"""Bytes waiting for a peer above which its source is paused; one read may come on top."""
+
+_RELAY_CONNECTED, _RELAY_TIMED_OUT = b"\x00", b"\x02"
+
+
+class Handler(Protocol):
+    """What uses a connection while it is lent out."""
+
+    def response_data(self, data: bytes) -> None:
+        """Take bytes from the sandbox."""
+
+    def upstream_ended(self, *, clean: bool) -> None:
+        """Learn that the sandbox closed; `clean` says by FIN rather than by a reset."""
+
+    def upstream_full(self) -> None:
+        """Stop sending for now."""
+
+    def upstream_writable(self) -> None:
+        """Go on sending."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """A live connection to one endpoint."""
+
+    __slots__ = (
+        "_gone",
+        "_paused",
+        "_transport",
+        "closed",
+        "endpoint",
+        "handler",
+        "idle_until",
+        "reused",
+    )
+
+    def __init__(self, endpoint: Endpoint, gone: Callable[["UpstreamConnection"], None]) -> None:
+        self.endpoint = endpoint
+        self.handler: Handler | None = None
+        self.idle_until = 0.0
+        self.reused = False
+        self.closed = False
+        self._paused = False
+        self._gone = gone
+        self._transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "active" if self.handler else "idle"
+        where = self.endpoint.path or f"{self.endpoint.host}:{self.endpoint.port}"
+        return f"<UpstreamConnection {where} {state}>"
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the sandbox has not taken yet."""
+        return 0 if self.closed else self._transport.get_write_buffer_size()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the sandbox."""
+        if not self.closed:
+            self._transport.write(data)
+
+    def pause_reading(self) -> None:
+        """Stop taking bytes from the sandbox."""
+        if not self._paused and not self.closed:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes from the sandbox again."""
+        if self._paused and not self.closed:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close at once; the handler learns nothing more."""
+        self.handler = None
+        if not self.closed:
+            self.closed = True
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport of the event loop."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Pass bytes to the exchange; on an idle connection they are an error."""
+        if self.handler is None:
+            self.abort()
+        else:
+            self.handler.response_data(data)
+
+    def eof_received(self) -> bool:
+        """Tell the exchange that the sandbox has ended its side; the transport closes."""
+        self.closed = True
+        if self.handler is not None:
+            self.handler.upstream_ended(clean=True)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the pool; an exchange that still runs learns that its sandbox is gone."""
+        del exc
+        self.closed = True
+        if self.handler is not None:
+            self.handler.upstream_ended(clean=False)
+        self._gone(self)
+
+    def pause_writing(self) -> None:
+        """Pass on that the sandbox reads too slowly."""
+        if self.handler is not None:
+            self.handler.upstream_full()
+
+    def resume_writing(self) -> None:
+        """Pass on that the sandbox has caught up."""
+        if self.handler is not None:
+            self.handler.upstream_writable()
+
+
+class UpstreamPool:
+    """All connections to sandboxes."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._idle: dict[Endpoint, list[UpstreamConnection]] = {}
+        self._all: dict[Endpoint, set[UpstreamConnection]] = {}
+
+    def __repr__(self) -> str:
+        idle = sum(len(connections) for connections in self._idle.values())
+        return f"<UpstreamPool {len(self)} connections, {idle} idle>"
+
+    def __len__(self) -> int:
+        return sum(len(connections) for connections in self._all.values())
+
+    def acquire(self, endpoint: Endpoint) -> UpstreamConnection | None:
+        """Return an idle connection of this endpoint, the one used last, or None."""
+        idle = self._idle.get(endpoint)
+        while idle:
+            connection = idle.pop()
+            if connection.closed:
+                continue
+            if connection.idle_until < self._clock():
+                connection.abort()
+                continue
+            connection.reused = True
+            return connection
+        return None
+
+    def release(self, connection: UpstreamConnection, *, keep: float) -> None:
+        """Take a connection back and keep it for `keep` seconds.
+
+        The caller has read its response to the end and nothing beyond.
+        """
+        connection.handler = None
+        connection.resume_reading()
+        idle = self._idle.setdefault(connection.endpoint, [])
+        if connection.closed or connection.unsent or len(idle) >= MAX_IDLE_PER_ENDPOINT:
+            connection.abort()
+            return
+        connection.idle_until = self._clock() + keep
+        idle.append(connection)
+
+    async def dial(self, endpoint: Endpoint, *, again: Callable[[], bool]) -> UpstreamConnection:
+        """Open a connection, trying again while nothing has left yet.
+
+        Args:
+            again: asked before each further try, so that nobody waits for a released sandbox.
+
+        Raises:
+            ConnectionRefused, ConnectionTimeout: after the last try, or five seconds.
+        """
+        error: GatewayError = ConnectionTimeout(_about(ConnectionTimeout, endpoint))
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                for pause in (*DIAL_DELAYS, None):
+                    try:
+                        return await self._open(endpoint)
+                    except OSError as cause:
+                        error = _dial_error(endpoint, cause)
+                        error.__cause__ = cause
+                    if pause is None or not again():
+                        break
+                    await asyncio.sleep(pause)
+        except TimeoutError:
+            pass
+        raise error
+
+    def close_endpoint(self, endpoint: Endpoint) -> None:
+        """Abort every connection of an endpoint that left the table, lent ones included."""
+        self._idle.pop(endpoint, None)
+        for connection in list(self._all.get(endpoint, ())):
+            handler = connection.handler
+            connection.abort()
+            if handler is not None:
+                handler.upstream_ended(clean=False)
+
+    def sweep(self) -> None:
+        """Close what has been idle for too long."""
+        now = self._clock()
+        for endpoint in list(self._idle):
+            kept = []
+            for connection in self._idle[endpoint]:
+                if connection.idle_until < now:
+                    connection.abort()
+                elif not connection.closed:
+                    kept.append(connection)
+            if kept:
+                self._idle[endpoint] = kept
+            else:
+                del self._idle[endpoint]
+
+    def close(self) -> None:
+        """Abort everything."""
+        for endpoint in list(self._all):
+            self.close_endpoint(endpoint)
+
+    async def _open(self, endpoint: Endpoint) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+
+        def connection() -> UpstreamConnection:
+            return UpstreamConnection(endpoint, self._forget)
+
+        if endpoint.path:
+            _, opened = await loop.create_unix_connection(connection, endpoint.path)
+        else:
+            _, opened = await loop.create_connection(connection, endpoint.host, endpoint.port)
+        self._all.setdefault(endpoint, set()).add(opened)
+        if endpoint.relay_port is not None:
+            try:
+                await _ask_relay(opened, endpoint.relay_port)
+            except BaseException:
+                opened.abort()
+                raise
+        return opened
+
+    def _forget(self, connection: UpstreamConnection) -> None:
+        connections = self._all.get(connection.endpoint)
+        if connections is not None:
+            connections.discard(connection)
+            if not connections:
+                del self._all[connection.endpoint]
+
+
+class _RelayAnswer:
+    """Waits for the one byte with which the relay in a sandbox answers a port."""
+
+    def __init__(self, answer: asyncio.Future[bytes]) -> None:
+        self._answer = answer
+
+    def response_data(self, data: bytes) -> None:
+        if not self._answer.done():
+            self._answer.set_result(data)
+
+    def upstream_ended(self, *, clean: bool) -> None:
+        del clean
+        if not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("the sandbox's port relay closed"))
+
+    def upstream_full(self) -> None:
+        """Two bytes never fill a buffer."""
+
+    def upstream_writable(self) -> None:
+        """Two bytes never fill a buffer."""
+
+
+async def _ask_relay(connection: UpstreamConnection, port: int) -> None:
+    """Have the relay inside the sandbox connect to `port` there; raise OSError."""
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    connection.handler = _RelayAnswer(answer)
+    connection.write(port.to_bytes(2, "big"))
+    verdict = await answer
+    if verdict == _RELAY_TIMED_OUT:
+        raise OSError(errno.ETIMEDOUT, "timed out inside the sandbox")
+    if verdict != _RELAY_CONNECTED:  # more than one byte means that the service spoke first
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "refused inside the sandbox")
+    connection.handler = None
+
+
+def _dial_error(endpoint: Endpoint, cause: OSError) -> GatewayError:
+    if isinstance(cause, TimeoutError) or cause.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH):
+        return ConnectionTimeout(_about(ConnectionTimeout, endpoint))
+    return ConnectionRefused(_about(ConnectionRefused, endpoint))
+
+
+def _about(error: type[GatewayError], endpoint: Endpoint) -> str:
+    return f"{error.detail}: {endpoint.name.rpartition('/')[2]}"

@@ -1,0 +1,199 @@
+"""What a caller may ask for, member by member."""
+
+from typing import Any
+
+import pytest
+
+from sandgate_router.control.new_claim import MAX_LABELS, MAX_PORTS, parse_new_claim
+from sandgate_router.errors import InvalidRequest
+from sandgate_router.names import Label
+from sandgate_router.registry.base import ClaimRequest
+
+LABELS = [
+    {},
+    {"app": "web"},
+    {"app": ""},
+    {"App_1.x-y": "A_1.x-y"},
+    {"example.com/app": "web"},
+    {"a" * 63: "b" * 63},
+    {"a" * 59 + "." + "b" * 63 + "." + "c" * 63 + "." + "d" * 63 + ".e/app": "1"},
+    {"notkubernetes.io/app": "1"},
+    {"kubernetes.io.example.com/app": "1"},
+    {"kubernetes.io": "a-name-and-no-prefix"},
+]
+WRONG_LABELS: list[dict[str, Any]] = [
+    {"": "a"},
+    {"/app": "a"},
+    {"a/": "a"},
+    {"a/b/c": "a"},
+    {"-a": "a"},
+    {"a-": "a"},
+    {"a b": "a"},
+    {"a" * 64: "a"},
+    {"Example.com/app": "a"},
+    {"example..com/app": "a"},
+    {"-example.com/app": "a"},
+    {".".join(["a" * 63] * 4) + "/app": "a"},
+    {"a" * 10_240: "a"},
+    {"app\n": "a"},
+    {"café": "a"},
+    {"app": "a b"},
+    {"app": "-a"},
+    {"app": "a\n"},
+    {"app": "\n"},
+    {"app": "a" * 64},
+    {"app": "a" * 10_240},
+    {"app": "\ud800"},
+    {"\ud800": "a"},
+    {"app": 1},
+    {"app": None},
+]
+RESERVED_KEYS = [
+    "kubernetes.io/name",
+    "app.kubernetes.io/name",
+    "k8s.io/name",
+    "node.k8s.io/name",
+    "agents.x-k8s.io/sandbox-name-hash",
+    "extensions.agents.x-k8s.io/pool",
+    "sandgate.dev/claim",
+    "internal.sandgate.dev/claim",
+]
+WRONG_NAMES: list[object] = [
+    "",
+    "A",
+    "a.b",
+    "a/b",
+    "../a",
+    "-a",
+    "a-",
+    "a\n",
+    "a" * 64,
+    "a" * 10_240,
+    "café",
+    "\ud800",
+    1,
+    [],
+    {},
+    True,
+]
+WRONG_SPANS: list[object] = [0, -1, 0.0, -0.5, 604800.5, 1e9, float("inf"), "60", True, [], 10**30]
+
+
+def test_a_pool_is_enough() -> None:
+    assert parse_new_claim({"pool": "python"}) == ClaimRequest(
+        pool="python",
+        namespace=Label("default"),
+        name=None,
+        lease_seconds=None,
+        idle_seconds=None,
+        labels={},
+        ports=None,
+        wait_seconds=30.0,
+        on_empty="wait",
+    )
+
+
+def test_everything_can_be_said() -> None:
+    body = {
+        "pool": "python",
+        "namespace": "team",
+        "name": "build-7",
+        "lease_seconds": 604800,
+        "idle_seconds": 0.5,
+        "labels": {"app": "web"},
+        "ports": [8888, 3000],
+        "wait_seconds": 0,
+        "on_empty": "cold",
+    }
+    assert parse_new_claim(body) == ClaimRequest(
+        pool="python",
+        namespace=Label("team"),
+        name=Label("build-7"),
+        lease_seconds=604800.0,
+        idle_seconds=0.5,
+        labels={"app": "web"},
+        ports=(3000, 8888),  # type: ignore[arg-type]  # plain numbers say it as well
+        wait_seconds=0.0,
+        on_empty="cold",
+    )
+
+
+@pytest.mark.parametrize("member", ["name", "lease_seconds", "idle_seconds", "ports"])
+def test_null_leaves_a_member_to_the_pool(member: str) -> None:
+    assert parse_new_claim({"pool": "python", member: None}) == parse_new_claim({"pool": "python"})
+
+
+@pytest.mark.parametrize("member", ["pool", "namespace", "labels", "wait_seconds", "on_empty"])
+def test_null_is_no_value_for_a_member_with_a_default_of_its_own(member: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^{member}"):
+        parse_new_claim({"pool": "python", member: None})
+
+
+@pytest.mark.parametrize("member", ["pool", "namespace", "name"])
+@pytest.mark.parametrize("value", WRONG_NAMES)
+def test_a_pool_a_namespace_and_a_name_are_labels(member: str, value: object) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^{member}"):
+        parse_new_claim({"pool": "python", member: value})
+
+
+@pytest.mark.parametrize("member", ["lease_seconds", "idle_seconds"])
+@pytest.mark.parametrize("value", WRONG_SPANS)
+def test_a_lease_and_an_idle_time_are_above_0_and_at_most_a_week(
+    member: str, value: object
+) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^{member}"):
+        parse_new_claim({"pool": "python", member: value})
+
+
+@pytest.mark.parametrize("value", [-0.1, 300.1, float("inf"), "0", False])
+def test_a_wait_is_0_to_300_seconds(value: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^wait_seconds"):
+        parse_new_claim({"pool": "python", "wait_seconds": value})
+
+
+@pytest.mark.parametrize("value", ["", "WAIT", "never", 1])
+def test_on_empty_is_one_of_three_words(value: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^on_empty"):
+        parse_new_claim({"pool": "python", "on_empty": value})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *([], [0], [65536], [-1], [8888, 8888], [10**30], list(range(1, MAX_PORTS + 2))),
+        *(["8888"], [8888.0], [True], 8888, "8888", {}),
+    ],
+)
+def test_ports_are_a_few_different_ports(value: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^ports"):
+        parse_new_claim({"pool": "python", "ports": value})
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_labels_are_those_of_kubernetes(labels: dict[str, str]) -> None:
+    assert parse_new_claim({"pool": "python", "labels": labels}).labels == labels
+
+
+@pytest.mark.parametrize("labels", WRONG_LABELS)
+def test_labels_that_kubernetes_would_refuse_are_refused(labels: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"^labels") as caught:
+        parse_new_claim({"pool": "python", "labels": labels})
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize("key", RESERVED_KEYS)
+def test_a_label_that_controllers_act_on_may_not_be_set(key: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^labels key .* has a reserved prefix"):
+        parse_new_claim({"pool": "python", "labels": {key: "a"}})
+
+
+def test_there_are_not_too_many_labels() -> None:
+    labels = {f"l{number}": "a" for number in range(MAX_LABELS + 1)}
+    with pytest.raises(InvalidRequest, match=r"^labels has 65 members"):
+        parse_new_claim({"pool": "python", "labels": labels})
+
+
+@pytest.mark.parametrize("member", ["image", "isolation", "env", "memory_bytes", "Pool"])
+def test_a_claim_names_a_pool_and_never_an_image_an_isolation_or_a_limit(member: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^'{member}' is unknown; allowed are pool, "):
+        parse_new_claim({"pool": "python", member: "x"})

@@ -1,0 +1,115 @@
+"""A client made of raw bytes, for what no client library would send."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+PATIENCE = 15.0
+"""Seconds after which a test has hung; ten times what the slowest answer takes."""
+
+
+@dataclass
+class Answer:
+    """One response as it came."""
+
+    status: int
+    fields: list[tuple[str, str]]
+    body: bytes
+    raw_head: bytes
+
+    def all(self, name: str) -> list[str]:
+        return [value for field, value in self.fields if field.lower() == name.lower()]
+
+    def one(self, name: str) -> str | None:
+        values = self.all(name)
+        assert len(values) <= 1, values
+        return values[0] if values else None
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str | None:
+        return self.one("X-Sandbox-Error")
+
+
+class RawClient:
+    """One connection to the gateway."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        with contextlib.suppress(ConnectionError):
+            await self.writer.drain()
+
+    async def read_answer(self, *, head_only: bool = False) -> Answer:
+        """Read one response by its own framing; `head_only` after a HEAD request."""
+        async with asyncio.timeout(PATIENCE):
+            return await self._read_answer(head_only=head_only)
+
+    async def read_rest(self) -> bytes:
+        """Read all until the gateway closes."""
+        async with asyncio.timeout(PATIENCE):
+            return await self.reader.read()
+
+    def end(self) -> None:
+        self.writer.close()
+
+    async def _read_answer(self, *, head_only: bool) -> Answer:
+        raw = await self.reader.readuntil(b"\r\n\r\n")
+        status_line, *lines = raw[:-4].decode("latin-1").split("\r\n")
+        fields = [(line.partition(":")[0], line.partition(":")[2].strip()) for line in lines]
+        answer = Answer(int(status_line.split(" ")[1]), fields, b"", raw)
+        if head_only or answer.status in (204, 304) or answer.status < 200:
+            return answer
+        if answer.one("Transfer-Encoding") == "chunked":
+            answer.body = await self._read_chunks()
+        elif (length := answer.one("Content-Length")) is not None:
+            answer.body = await self.reader.readexactly(int(length))
+        else:
+            answer.body = await self.reader.read()
+        return answer
+
+    async def _read_chunks(self) -> bytes:
+        content = b""
+        while True:
+            line = await self.reader.readuntil(b"\r\n")
+            data = await self.reader.readexactly(int(line, 16) + 2)
+            assert data.endswith(b"\r\n")
+            content += data[:-2]
+            if line == b"0\r\n":
+                return content
+
+
+@contextlib.asynccontextmanager
+async def connect(port: int, *, limit: int = 2**20) -> AsyncIterator[RawClient]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
+    try:
+        yield RawClient(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def request(
+    target: str = "/",
+    *,
+    method: str = "GET",
+    sandbox: str | None = "sb",
+    more: str = "",
+    body: bytes = b"",
+) -> bytes:
+    """Return a request; `more` is field lines, each with its CRLF."""
+    named = f"X-Sandbox-ID: {sandbox}\r\n" if sandbox is not None else ""
+    return (
+        f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n{named}{more}\r\n".encode("latin-1")
+        + body
+    )

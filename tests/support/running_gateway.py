@@ -1,0 +1,118 @@
+"""The real gateway in the test's own loop, over a registry that counts what it is asked."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from sandgate_router.asgi import AppHost
+from sandgate_router.config import Config
+from sandgate_router.control.app import build_control_app
+from sandgate_router.gateway import ClientConnection, Gateway
+from sandgate_router.names import Label
+from sandgate_router.probes import Readiness
+from sandgate_router.registry.base import Claim, ClaimRequest, Endpoint, PoolStatus
+from sandgate_router.server import build_gateway
+from sandgate_router.target import Target
+
+
+class CountingRegistry:
+    """Knows the endpoints that a test adds, and counts look-ups."""
+
+    def __init__(self) -> None:
+        self.endpoints: dict[tuple[str, str, int], Endpoint] = {}
+        self.look_ups: list[Target] = []
+        self._gone: list[Callable[[Endpoint], None]] = []
+
+    def add(self, sandbox: str, port: int, *, uid: str | None = None, asked: int = 8888) -> None:
+        self.endpoints["default", sandbox, asked] = Endpoint(
+            uid=uid, name=f"default/{sandbox}", host="127.0.0.1", port=port
+        )
+
+    def remove(self, sandbox: str, *, asked: int = 8888) -> None:
+        endpoint = self.endpoints.pop(("default", sandbox, asked))
+        for gone in self._gone:
+            gone(endpoint)
+
+    def endpoint(self, target: Target) -> Endpoint | None:
+        self.look_ups.append(target)
+        return self.endpoints.get((target.namespace, target.sandbox, target.port))
+
+    async def find(self, target: Target) -> Endpoint | None:
+        self.look_ups.append(target)
+        return None
+
+    def subscribe(self, gone: Callable[[Endpoint], None]) -> None:
+        self._gone.append(gone)
+
+    async def start(self) -> None:
+        raise AssertionError("never started by these tests")
+
+    async def close(self) -> None:
+        raise AssertionError("never closed by these tests")
+
+    async def claim(self, request: ClaimRequest) -> Claim:
+        raise AssertionError(f"never claimed by these tests: {request}")
+
+    async def release(self, namespace: Label, name: Label) -> None:
+        raise AssertionError(f"never released by these tests: {namespace}/{name}")
+
+    def claims(self) -> list[Claim]:
+        return []
+
+    def pools(self) -> list[PoolStatus]:
+        return []
+
+
+class RunningGateway:
+    """A gateway that listens on a port of its own."""
+
+    def __init__(self, gateway: Gateway, registry: CountingRegistry, port: int) -> None:
+        self.gateway = gateway
+        self.registry = registry
+        self.port = port
+
+    @property
+    def dials(self) -> int:
+        """Connections to sandboxes that are open or being lent."""
+        return len(self.gateway.relay.pool)
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(**environ: str) -> AsyncIterator[RunningGateway]:
+    """Run a gateway; keyword arguments are settings by the name of their variable."""
+    settings = {"SANDGATE_LISTEN": "127.0.0.1:0", **environ}
+    config = Config.from_environ(settings, command="up")
+    loop = asyncio.get_running_loop()
+    registry = CountingRegistry()
+    gateway = build_gateway(config, registry, clock=loop.time)
+    registry.subscribe(gateway.relay.forget)
+    readiness = Readiness()
+    readiness.mark_ready()
+    app = build_control_app(registry, readiness=readiness, loopback=True)
+    uvicorn_config = uvicorn.Config(app, lifespan="off", log_config=None)
+    uvicorn_config.load()
+    state: Any = ServerState()
+    host = AppHost(uvicorn_config, state, {})
+    server = await loop.create_server(
+        lambda: ClientConnection(gateway, host.exchange), "127.0.0.1", 0
+    )
+    sweeper = loop.create_task(_sweep(gateway))
+    try:
+        yield RunningGateway(gateway, registry, server.sockets[0].getsockname()[1])
+    finally:
+        sweeper.cancel()
+        server.close()
+        for connection in list(gateway.connections):
+            connection.transport.abort()
+        await gateway.relay.close()
+        await asyncio.gather(sweeper, *state.tasks, return_exceptions=True)
+
+
+async def _sweep(gateway: Gateway) -> None:
+    while True:
+        await asyncio.sleep(0.02)
+        gateway.sweep()

@@ -52,8 +52,9 @@ CONTENT_SECONDS = 30.0
 LINGER_SECONDS = 1.0
 """How long bytes of a refused request are read and thrown away before the close."""
 
-MAX_LINGER_BYTES = 64 * 1024
-"""How many of them."""
+MAX_LINGER_BYTES = 1024 * 1024
+"""How many of them. Throwing away is cheap, and with 64 KiB a client that had sent a request
+line of 200 KiB was reset before it could read why."""
 
 MAX_PIPELINED_BYTES = 64 * 1024
 """Bytes of later requests held while one is answered; then the connection is not read."""

@@ -94,6 +94,8 @@ async def connect(port: int, *, limit: int = 2**20) -> AsyncIterator[RawClient]:
     try:
         yield RawClient(reader, writer)
     finally:
+        if writer.transport.get_write_buffer_size():
+            writer.transport.abort()  # a close would wait for a gateway that does not read
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()

@@ -1,6 +1,7 @@
 # Each target is a line or two; what they do is in the scripts and tests that they call.
 PYTHON ?= python3
 BIN := .venv/bin
+LOCKED := .venv/.locked
 READY := .venv/.ready
 
 .PHONY: demo up test check format lock bench clean
@@ -36,8 +37,13 @@ bench: $(READY) ## CPU per 1,000 requests of the gateway (about a minute)
 clean:
 	rm -rf .venv
 
-$(READY): requirements.lock pyproject.toml
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+$(LOCKED): requirements.lock
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PIP) --require-hashes -r requirements.lock
+	@touch $@
+
+$(READY): $(LOCKED) pyproject.toml
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@

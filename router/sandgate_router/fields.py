@@ -50,6 +50,8 @@ _FORWARDING = frozenset(
 )
 """What a client says of its own way to us; believed only from trusted proxies."""
 
+_NEVER_FROM_STRANGERS = _NEVER_TO_SANDBOX | _FORWARDING
+
 _NEVER_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"proxy-status", b"x-sandbox-error"}
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -57,7 +59,7 @@ _OUR_VIA = re.compile(rb"(?:^|,)[ \t]*(?:HTTP/)?1\.[01][ \t]+sandgate(?=[ \t,]|$
 _OUR_BEARER = re.compile(rb"(?i:bearer)[ \t]+sg1\..*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Peer:
     """The client's connection, as the sandbox is told of it."""
 
@@ -66,6 +68,23 @@ class Peer:
     scheme: bytes = b"http"
     trusted: bool = False
     """Whether what it says of earlier hops is believed."""
+    _host: bytes | None = None
+    _lines: bytes = b""
+
+    def forwarding_lines(self, host: bytes | None) -> bytes:
+        """Return the lines with CRLF that tell of this hop alone.
+
+        A client sends one Host all the time, so the lines for the last one are kept.
+        """
+        if not self._lines or host != self._host:
+            self._host = host
+            self._lines = b"X-Forwarded-For: %b\r\n%bX-Forwarded-Proto: %b\r\nVia: %b\r\n" % (
+                self.address,
+                b"X-Forwarded-Host: %b\r\n" % host if host else b"",
+                self.scheme,
+                VIA,
+            )
+        return self._lines
 
 
 def refuse_loop(head: RequestHead) -> None:
@@ -88,28 +107,38 @@ def build_request_head(
         secret: a whole Authorization value that was meant for us and ends here.
     """
     values = head.values
-    dropped = _NEVER_TO_SANDBOX
+    dropped = _NEVER_TO_SANDBOX if peer.trusted else _NEVER_FROM_STRANGERS
     if head.connection and not head.connection <= _PLAIN_OPTIONS:
         dropped = dropped | head.connection
-    if not peer.trusted:
-        dropped = dropped | _FORWARDING
-    lines = [b"%b %b HTTP/1.1\r\nHost: %b" % (head.method, head.target, host)]
-    lines += [field[2] for field in head.fields if field[0] not in dropped]
-    if b"authorization" in values and b"authorization" not in dropped:
+    lines = [line for name, _, line in head.fields if name not in dropped]
+    if b"authorization" in values:
         lines = _without_our_credential(lines, head.fields, secret)
     if b"x-request-id" in values:
         lines = _without_malformed_request_id(lines, head)
-    if any(name.startswith(_EXPECTATION_PREFIX) for name in values):
+    if peer.trusted:
+        added = _forwarding_lines(head, peer, lines)
+    else:
+        added = peer.forwarding_lines(values.get(b"host"))
+    crossing = b"\r\n".join(lines)
+    if _EXPECTATION_PREFIX in crossing.lower():
         lines = [line for line in lines if not line.lower().startswith(_EXPECTATION_PREFIX)]
-    lines.append(
-        _forwarding_lines(head, peer, lines) if peer.trusted else _own_forwarding(head, peer)
-    )
+        crossing = b"\r\n".join(lines)
     if head.chunked:
-        lines.append(b"Transfer-Encoding: chunked")
+        framing = b"Transfer-Encoding: chunked\r\n"
     elif head.length is not None:
-        lines.append(b"Content-Length: %d" % head.length)
-    lines.append(expectations + b"\r\n")
-    return b"\r\n".join(lines)
+        framing = b"Content-Length: %d\r\n" % head.length
+    else:
+        framing = b""
+    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b%b%b\r\n" % (
+        head.method,
+        head.target,
+        host,
+        crossing,
+        b"\r\n" if crossing else b"",
+        added,
+        framing,
+        expectations,
+    )
 
 
 def build_response_head(
@@ -144,16 +173,6 @@ def build_interim_head(head: ResponseHead) -> bytes:
 _PLAIN_OPTIONS = frozenset({b"close", b"keep-alive"})
 
 
-def _own_forwarding(head: RequestHead, peer: Peer) -> bytes:
-    host = head.values.get(b"host")
-    return b"X-Forwarded-For: %b\r\n%bX-Forwarded-Proto: %b\r\nVia: %b" % (
-        peer.address,
-        b"X-Forwarded-Host: %b\r\n" % host if host else b"",
-        peer.scheme,
-        VIA,
-    )
-
-
 def _forwarding_lines(head: RequestHead, peer: Peer, lines: list[bytes]) -> bytes:
     """Append this hop for a trusted peer; what it said of the others stays."""
     values = head.values
@@ -165,7 +184,7 @@ def _forwarding_lines(head: RequestHead, peer: Peer, lines: list[bytes]) -> byte
         added.append(b"X-Forwarded-Host: " + host)
     if b"x-forwarded-proto" not in values:
         added.append(b"X-Forwarded-Proto: " + peer.scheme)
-    added.append(b"Via: " + VIA)
+    added.append(b"Via: " + VIA + b"\r\n")
     return b"\r\n".join(added)
 
 

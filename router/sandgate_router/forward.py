@@ -54,7 +54,7 @@ from sandgate_router.metrics import RequestMetrics
 from sandgate_router.registry.base import Endpoint
 from sandgate_router.resolve import Resolver
 from sandgate_router.retry import may_replay
-from sandgate_router.target import TIMEOUT, Routing, parse_timeout
+from sandgate_router.target import TIMEOUT, Routing, Target, parse_timeout
 from sandgate_router.upstream import (
     IDLE_SECONDS,
     MAX_IDLE_SECONDS,
@@ -335,6 +335,8 @@ class Exchange:
                 if relay.resolver.is_gone(live):
                     raise SandboxNotFound from error
                 raise
+            connection.host = _host(routing.target, relay.cluster_domain)
+            connection.expectations = _expectations(endpoint)
             self._task = None
             self._attach(connection)
         except GatewayError as error:
@@ -350,9 +352,9 @@ class Exchange:
         endpoint = connection.endpoint
         head = build_request_head(
             self._head,
-            host=self._host(),
+            host=connection.host,
             peer=self._client.peer,
-            expectations=_expectations(endpoint),
+            expectations=connection.expectations,
             secret=self._secret,
         )
         self._endpoint = endpoint
@@ -367,15 +369,6 @@ class Exchange:
             connection.pause_reading()
         if not connection.unsent > WRITE_HIGH_WATER:
             self._client.resume_content()
-
-    def _host(self) -> bytes:
-        target = self._routing.target
-        return b"%b.%b.svc.%b:%d" % (
-            target.sandbox.encode(),
-            target.namespace.encode(),
-            self._relay.cluster_domain,
-            target.port,
-        )
 
     # The response.
 
@@ -497,6 +490,12 @@ class Exchange:
 
     def _touch(self) -> None:
         self.deadline = self._relay.clock() + self._timeout
+
+
+def _host(target: Target, cluster_domain: bytes) -> bytes:
+    """Return the name under which the sandbox is asked, whatever address is dialled."""
+    name = f"{target.sandbox}.{target.namespace}.svc.".encode()
+    return b"%b%b:%d" % (name, cluster_domain, target.port)
 
 
 def _expectations(endpoint: Endpoint) -> bytes:

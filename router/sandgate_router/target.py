@@ -5,10 +5,11 @@ fold `_` or `.` into `-`, or that take another of two lines, would see another s
 the one that was authorized. Empty optional fields count as absent.
 """
 
+import functools
 import ipaddress
 import math
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sandgate_router.errors import (
     AmbiguousRouting,
@@ -40,14 +41,16 @@ ROUTING_FIELDS = frozenset({ID, NAMESPACE, PORT, UID, POD_IP})
 
 _SINGLE_FIELDS = ROUTING_FIELDS | {TIMEOUT, b"x-sandbox-token"}
 
+REMEMBERED_TARGETS = 16_384
+"""Targets whose check is remembered, by the bytes of the three fields: 0.2 µs instead of 2."""
+
 _SECONDS = re.compile(rb"[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}")
 """Plain decimals only: `float()` would also take `1e3`, `1_0` and `nan`."""
 
 _UID = re.compile(rb"[\x21-\x7e]{1,253}")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """The sandbox and the port that a request names."""
 
     sandbox: Label
@@ -55,8 +58,7 @@ class Target:
     port: Port
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
+class Routing(NamedTuple):
     """All that the routing fields of one request say."""
 
     target: Target
@@ -88,7 +90,20 @@ def parse_routing(values: dict[bytes, bytes], repeated: set[bytes], aliases: set
         aliases and not _SINGLE_FIELDS.isdisjoint(aliases)
     ):
         raise AmbiguousRouting
-    raw_id = values.get(ID)
+    target = _parse_target(values.get(ID), values.get(NAMESPACE), values.get(PORT))
+    raw_uid = values.get(UID)
+    raw_ip = values.get(POD_IP)
+    return Routing(
+        target,
+        uid=_parse_uid(raw_uid) if raw_uid else None,
+        pod_ip=_parse_pod_ip(raw_ip) if raw_ip else None,
+    )
+
+
+@functools.lru_cache(maxsize=REMEMBERED_TARGETS)
+def _parse_target(
+    raw_id: bytes | None, raw_namespace: bytes | None, raw_port: bytes | None
+) -> Target:
     if not raw_id:
         raise SandboxIdRequired
     try:
@@ -96,23 +111,17 @@ def parse_routing(values: dict[bytes, bytes], repeated: set[bytes], aliases: set
     except ValueError as error:
         raise InvalidSandboxId from error
     namespace, port = DEFAULT_NAMESPACE, DEFAULT_PORT
-    if raw_namespace := values.get(NAMESPACE):
+    if raw_namespace:
         try:
             namespace = parse_label(raw_namespace)
         except ValueError as error:
             raise InvalidNamespace from error
-    if raw_port := values.get(PORT):
+    if raw_port:
         try:
             port = parse_port(raw_port)
         except ValueError as error:
             raise InvalidPort from error
-    raw_uid = values.get(UID)
-    raw_ip = values.get(POD_IP)
-    return Routing(
-        Target(sandbox, namespace, port),
-        uid=_parse_uid(raw_uid) if raw_uid else None,
-        pod_ip=_parse_pod_ip(raw_ip) if raw_ip else None,
-    )
+    return Target(sandbox, namespace, port)
 
 
 def parse_timeout(value: bytes, *, cap: float) -> float:

@@ -55,7 +55,9 @@ class UpstreamConnection(asyncio.Protocol):
         "_transport",
         "closed",
         "endpoint",
+        "expectations",
         "handler",
+        "host",
         "idle_until",
         "reused",
     )
@@ -63,6 +65,10 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, endpoint: Endpoint, gone: Callable[["UpstreamConnection"], None]) -> None:
         self.endpoint = endpoint
         self.handler: Handler | None = None
+        self.host = b""
+        """What every request on it says in Host."""
+        self.expectations = b""
+        """And in the fields that tell the runtime whom we believe it to be."""
         self.idle_until = 0.0
         self.reused = False
         self.closed = False

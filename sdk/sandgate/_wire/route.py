@@ -1,0 +1,28 @@
+"""How a request names its sandbox: the routing fields and the claim's token."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One port of one sandbox."""
+
+    sandbox: str
+    namespace: str
+    port: int
+    token: str | None = field(default=None, repr=False)
+    """The claim's capability; it travels in a field of its own, since Authorization is the
+    application's."""
+
+    def fields(self, *, timeout: float | None = None) -> list[tuple[str, str]]:
+        """Return the fields; `timeout` bounds, in seconds, the gateway's wait for each byte."""
+        fields = [
+            ("x-sandbox-id", self.sandbox),
+            ("x-sandbox-namespace", self.namespace),
+            ("x-sandbox-port", str(self.port)),
+        ]
+        if self.token is not None:
+            fields.append(("x-sandbox-token", self.token))
+        if timeout is not None:
+            fields.append(("x-sandbox-timeout", f"{timeout:g}"))
+        return fields

@@ -1,0 +1,409 @@
+"""The command line as a person starts it, against a scripted gateway."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from support.scripted_server import (
+    PATIENCE,
+    AwaitDisconnect,
+    Close,
+    ScriptedServer,
+    Wait,
+    chunk,
+    event,
+    exit_event,
+    gateway_error,
+    json_response,
+    output_event,
+    response,
+    stream_head,
+)
+
+Cli = Callable[..., subprocess.CompletedProcess[bytes]]
+
+PROCESSES = ("POST", "/v1/processes")
+COMMAND = [sys.executable, "-m", "sandgate.cli"]
+POOL = {
+    "name": "python",
+    "namespace": "default",
+    "warm": 4,
+    "max": 32,
+    "ready": 3,
+    "claimed": 1,
+    "waiting": 0,
+    "hit_rate": 0.75,
+    "isolation": "bubblewrap",
+    "last_error": None,
+}
+
+
+@pytest.fixture
+def environment(server: ScriptedServer) -> dict[str, str]:
+    """Return an environment that points at the scripted gateway."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SANDGATE_")}
+    return {**kept, "SANDGATE_URL": server.url}
+
+
+@pytest.fixture
+def cli(environment: Mapping[str, str]) -> Cli:
+    """Return what runs one command line to its end."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            env={**environment, **more},
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+
+    return run
+
+
+@pytest.fixture
+def claimed(server: ScriptedServer, claim: dict[str, object]) -> None:
+    """Script the look-up of claim c-1, once."""
+    del claim["token"]
+    server.answer("GET", "/v1/claims/default/c-1", json_response(claim))
+
+
+def test_claim_prints_the_claim_and_its_sandbox(
+    server: ScriptedServer, cli: Cli, claim: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/claims", json_response(claim, status=201))
+    done = cli(
+        *("claim", "python", "--namespace", "team", "--name", "c-1", "--lease", "60"),
+        *("--idle", "5", "--wait", "1", "--on-empty", "fail", "--label", "job=7=8"),
+        SANDGATE_TOKEN="caller",
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, b"", b"default/c-1 sb-1\n")
+    (request,) = server.requests
+    assert request.value("authorization") == "Bearer caller"
+    assert request.json() == {
+        "pool": "python",
+        "namespace": "team",
+        "name": "c-1",
+        "lease_seconds": 60.0,
+        "idle_seconds": 5.0,
+        "labels": {"job": "7=8"},
+        "wait_seconds": 1.0,
+        "on_empty": "fail",
+    }
+
+
+def test_claim_as_json_has_everything_a_program_needs(
+    server: ScriptedServer, cli: Cli, claim: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/claims", json_response(claim, status=201))
+    shown = json.loads(cli("claim", "python", "--json").stdout)
+    assert shown["claim"] == "c-1"
+    assert shown["sandbox"] == "sb-1"
+    assert shown["token"] == "sg1.secret"
+    assert shown["expires_at"] == "2026-11-30T11:00:00Z"
+
+
+@pytest.mark.usefixtures("claimed")
+def test_run_passes_raw_bytes_and_the_exit_code(server: ScriptedServer, cli: Cli) -> None:
+    server.answer(
+        *PROCESSES,
+        stream_head(),
+        chunk(output_event("stdout", b"\xff\x00out")),
+        chunk(output_event("stderr", b"\xfeerr")),
+        chunk(exit_event(7)),
+        chunk(b""),
+    )
+    done = cli("run", "c-1", "--cwd", "d", "--env", "A=1", "--", "prog", "--url", "x", "-v")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"\xff\x00out", b"\xfeerr")
+    (request,) = server.received(*PROCESSES)
+    assert request.json() == {
+        "argv": ["prog", "--url", "x", "-v"],
+        "cwd": "d",
+        "env": {"A": "1"},
+    }
+
+
+@pytest.mark.usefixtures("claimed")
+def test_run_shows_output_while_the_command_runs(
+    server: ScriptedServer, environment: Mapping[str, str]
+) -> None:
+    seen = threading.Event()
+    server.answer(
+        *PROCESSES,
+        stream_head(),
+        chunk(output_event("stdout", b"first\n")),
+        Wait(seen),
+        chunk(exit_event(0)),
+        chunk(b""),
+    )
+    with subprocess.Popen(
+        [*COMMAND, "run", "default/c-1", "--shell", "x"], env=environment, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        seen.set()
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+@pytest.mark.usefixtures("claimed")
+def test_an_interrupted_run_closes_the_stream_which_kills_the_command(
+    server: ScriptedServer, environment: Mapping[str, str], sent: signal.Signals, code: int
+) -> None:
+    left = threading.Event()
+    server.answer(
+        *PROCESSES, stream_head(), chunk(output_event("stdout", b"up\n")), AwaitDisconnect(left)
+    )
+    with subprocess.Popen(
+        [*COMMAND, "run", "c-1", "--", "sleep", "99"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(sent)
+        assert left.wait(PATIENCE)
+        assert b"Traceback" not in process.communicate()[1]
+    assert process.returncode == code
+
+
+@pytest.mark.usefixtures("claimed")
+def test_a_reader_that_leaves_ends_the_run_in_silence(
+    server: ScriptedServer, environment: Mapping[str, str]
+) -> None:
+    left = threading.Event()
+    gone = threading.Event()
+    server.answer(
+        *PROCESSES,
+        stream_head(),
+        chunk(output_event("stdout", b"up\n")),
+        Wait(gone),
+        chunk(output_event("stdout", b"more\n")),
+        AwaitDisconnect(left),
+    )
+    with subprocess.Popen(
+        [*COMMAND, "run", "c-1", "--", "yes"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        gone.set()
+        assert left.wait(PATIENCE)
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+@pytest.mark.usefixtures("claimed")
+def test_a_command_killed_by_its_timeout_says_so(server: ScriptedServer, cli: Cli) -> None:
+    end = exit_event(137, signal=9, reason="timeout")
+    server.answer(*PROCESSES, stream_head(), chunk(end), chunk(b""))
+    done = cli("run", "c-1", "--timeout", "1.5", "--shell", "sleep 9")
+    assert done.returncode == 137
+    assert done.stderr.startswith(b"sandgate: the command ran into --timeout")
+    (request,) = server.received(*PROCESSES)
+    assert request.json() == {"shell": "sleep 9", "timeout": 1.5}
+
+
+@pytest.mark.usefixtures("claimed")
+def test_run_as_json_is_one_value_and_keeps_the_exit_code(server: ScriptedServer, cli: Cli) -> None:
+    server.answer(
+        *PROCESSES,
+        stream_head(),
+        chunk(output_event("stdout", "é".encode()) + exit_event(3)),
+        chunk(b""),
+    )
+    done = cli("run", "--json", "c-1", "--", "x")
+    assert done.returncode == 3
+    assert json.loads(done.stdout) == {
+        "exit_code": 3,
+        "signal": None,
+        "reason": "exited",
+        "duration": 0.25,
+        "truncated": False,
+        "stdout": "é",
+        "stderr": "",
+    }
+
+
+@pytest.mark.usefixtures("claimed")
+def test_a_run_whose_end_is_unknown_fails_and_warns(server: ScriptedServer, cli: Cli) -> None:
+    started = event("started", {"id": "p", "pid": 1})
+    server.answer(*PROCESSES, stream_head(), chunk(started), Close())
+    done = cli("run", "c-1", "--", "x")
+    assert done.returncode == 1
+    assert b"may have run; look at what it did" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["c-1", "c-1:", "default/c-1:"])
+@pytest.mark.usefixtures("claimed")
+def test_ls_lists_the_working_directory(server: ScriptedServer, cli: Cli, place: str) -> None:
+    entries = [
+        {"name": "z" * 120, "size": 10, "type": "file", "mod_time": 0},
+        {"name": "a [b]:smile:", "size": 0, "type": "directory", "mod_time": 1e9},
+    ]
+    server.answer("GET", "/list/", json_response(entries))
+    lines = [line.rstrip() for line in cli("ls", place).stdout.decode().splitlines()]
+    assert lines == [
+        "SIZE  MODIFIED              NAME",
+        "-     2001-09-09 01:46:40Z  a [b]:smile:/",
+        "10    1970-01-01 00:00:00Z  " + "z" * 120,
+    ]
+
+
+@pytest.mark.usefixtures("claimed")
+def test_ls_as_json(server: ScriptedServer, cli: Cli) -> None:
+    entry = {"name": "é", "size": 10, "type": "file", "mod_time": 0}
+    server.answer("GET", "/list/a%2Fb%3Ac", json_response([entry]))
+    (shown,) = json.loads(cli("ls", "c-1:a/b:c", "--json").stdout)
+    assert shown == {"name": "é", "is_dir": False, "size": 10, "modified": "1970-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("destination", "name"),
+    [("c-1:d/x.bin", b"d/x.bin"), ("c-1:", b"a b.bin"), ("c-1:d/", b"d/a b.bin")],
+)
+@pytest.mark.usefixtures("claimed")
+def test_cp_copies_a_local_file_in(
+    server: ScriptedServer, cli: Cli, tmp_path: Path, destination: str, name: bytes
+) -> None:
+    source = tmp_path / "a b.bin"
+    source.write_bytes(b"\x00\xff")
+    server.answer("POST", "/upload", json_response({"message": "ok"}))
+    done = cli("cp", str(source), destination, "--json")
+    assert json.loads(done.stdout)["bytes"] == 2
+    (request,) = server.received("POST", "/upload")
+    assert b'filename="' + name + b'"' in request.body
+    assert b"\x00\xff" in request.body
+
+
+@pytest.mark.usefixtures("claimed")
+def test_cp_copies_a_file_of_the_sandbox_out_into_a_folder(
+    server: ScriptedServer, cli: Cli, tmp_path: Path
+) -> None:
+    server.answer("GET", "/download/d%2Fx.bin", response(body=b"\x00\xff"))
+    done = cli("cp", "c-1:d/x.bin", str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
+    assert (tmp_path / "x.bin").read_bytes() == b"\x00\xff"
+
+
+@pytest.mark.usefixtures("claimed")
+def test_cp_that_fails_leaves_what_was_there(
+    server: ScriptedServer, cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_bytes(b"old")
+    server.answer("GET", "/download/x", response(body=b"new")[:-1], Close())
+    done = cli("cp", "c-1:x", str(tmp_path / "x"))
+    assert done.returncode == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_bytes() == b"old"
+
+
+def test_release_takes_several_claims_and_is_content_with_ones_that_are_gone(
+    server: ScriptedServer, cli: Cli
+) -> None:
+    server.answer("DELETE", "/v1/claims/default/c-1", response(204))
+    server.answer("DELETE", "/v1/claims/team/c-2", response(204))
+    done = cli("release", "c-1", "team/c-2", "--json")
+    assert json.loads(done.stdout) == {"released": ["default/c-1", "team/c-2"]}
+
+
+def test_pools_are_a_table_that_a_pipe_gets_uncut(server: ScriptedServer, cli: Cli) -> None:
+    broken = {**POOL, "name": "gpu", "hit_rate": None, "last_error": "it " * 50}
+    server.answer("GET", "/v1/pools", json_response({"pools": [POOL, broken]}))
+    lines = cli("pools", COLUMNS="40").stdout.decode().splitlines()
+    assert lines[0].split()[:3] == ["POOL", "READY", "CLAIMED"]
+    assert " ".join(lines[1].split()) == "default/python 3 1 0 4 32 75% bubblewrap -"
+    assert ("it " * 50).rstrip() in lines[2]
+    assert len(lines) == 3
+
+
+def test_pools_as_json(server: ScriptedServer, cli: Cli) -> None:
+    server.answer("GET", "/v1/pools", json_response({"pools": [POOL]}))
+    assert json.loads(cli("pools", "--json").stdout) == {"pools": [POOL]}
+
+
+def test_version_is_the_distributions(cli: Cli) -> None:
+    assert cli("version").stdout.count(b".") == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (401, "unauthenticated", "set SANDGATE_TOKEN"),
+        (404, "pool_not_found", "`sandgate pools` lists them"),
+        (503, "pool_exhausted", "raise --wait"),
+        (503, "draining", "try again in 4 s"),
+        (409, "claim_exists", "choose another --name"),
+        (501, "not_implemented", "Line one. Line two"),
+    ],
+)
+def test_an_error_is_one_line_that_says_what_to_do(
+    server: ScriptedServer, cli: Cli, status: int, code: str, advice: str
+) -> None:
+    fields = [("retry-after", "4")]
+    detail = "Line one.\nLine two."
+    server.answer("POST", "/v1/claims", gateway_error(status, code, detail=detail, fields=fields))
+    done = cli("claim", "python")
+    assert (done.returncode, done.stdout) == (1, b"")
+    line = done.stderr.decode()
+    assert line.startswith("sandgate: Line one. Line two")
+    assert advice in line
+    assert line.count("\n") == 1
+
+
+def test_a_gateway_that_is_not_there_is_one_line_that_says_how_to_start_one(
+    cli: Cli, dead_url: str
+) -> None:
+    done = cli("pools", "--url", dead_url)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sandgate: cannot reach the gateway at {dead_url}".encode())
+    assert b"`sandgate up`" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_missing_local_file_is_one_line(cli: Cli) -> None:
+    done = cli("cp", "/nowhere/x", "c-1:x")
+    assert done.stderr == b"sandgate: /nowhere/x: No such file or directory\n"
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pools", "--url", "localhost:8080"],
+        ["run", "c-1"],
+        ["run", "c-1", "--shell", "x", "--", "y"],
+        ["run", "NOT A CLAIM", "--", "x"],
+        ["run", "c-1", "--timeout", "0", "--", "x"],
+        ["run", "c-1", "--env", "novalue", "--", "x"],
+        ["cp", "a", "b"],
+        ["cp", "c-1:a", "c-2:b"],
+        ["cp", "c-1:", "b"],
+        ["cp", "./c-1:a", "b"],
+        ["ls", "./x"],
+        ["release"],
+        ["release", "a/b/c"],
+        ["claim", "python", "--label", "novalue"],
+        ["claim", "python", "--on-empty", "pray"],
+        ["nonsense"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_sends_nothing(
+    server: ScriptedServer, cli: Cli, arguments: list[str]
+) -> None:
+    done = cli(*arguments)
+    assert done.returncode == 2
+    assert b"Usage: sandgate" in done.stderr
+    assert server.requests == []

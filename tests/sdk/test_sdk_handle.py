@@ -1,0 +1,222 @@
+"""Claims, releases and pools, over real sockets to a scripted gateway."""
+
+from datetime import UTC, datetime
+
+import pytest
+from support.scripted_server import (
+    Close,
+    ScriptedServer,
+    gateway_error,
+    json_response,
+    response,
+)
+
+from sandgate import (
+    ClaimExists,
+    ClaimNotFound,
+    Gateway,
+    GatewayUnreachable,
+    PoolExhausted,
+    PoolNotFound,
+    PoolStatus,
+    Sandbox,
+    Sandboxes,
+    SandgateError,
+)
+from sandgate.errors import UnexpectedAnswer
+
+
+def test_a_claim_sends_only_what_was_given_and_an_idempotency_key(
+    server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/claims", json_response(claim, status=201))
+    sandboxes.claim("python", labels={"job": "7"}, wait_seconds=0, on_empty="fail")
+    (request,) = server.requests
+    assert request.json() == {
+        "pool": "python",
+        "namespace": "default",
+        "labels": {"job": "7"},
+        "wait_seconds": 0,
+        "on_empty": "fail",
+    }
+    assert request.value("content-type") == "application/json"
+    assert len(request.value("idempotency-key") or "") == 32
+    assert request.value("authorization") is None
+    assert not [name for name, _ in request.fields if name.startswith("x-sandbox")]
+
+
+def test_two_claims_have_two_keys(
+    server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
+) -> None:
+    for _ in range(2):
+        server.answer("POST", "/v1/claims", json_response(claim, status=201))
+        sandboxes.claim("python")
+    first, second = (request.value("idempotency-key") for request in server.requests)
+    assert first != second
+
+
+def test_a_sandbox_has_its_names_in_public_and_its_token_in_private(sandbox: Sandbox) -> None:
+    assert (sandbox.id, sandbox.namespace, sandbox.port) == ("sb-1", "default", 8888)
+    assert (sandbox.claim, sandbox.isolation) == ("c-1", "bubblewrap")
+    assert repr(sandbox) == "<Sandbox default/sb-1 ready, claim c-1, isolation bubblewrap>"
+    assert "secret" not in repr(vars(sandbox))
+    assert sandbox.record.expires_at == datetime(2026, 11, 30, 11, tzinfo=UTC)
+
+
+def test_the_callers_token_goes_to_the_control_api_and_never_to_a_sandbox(
+    server: ScriptedServer, claim: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/claims", json_response(claim, status=201))
+    server.answer("GET", "/exists/x", json_response({"exists": True}))
+    with Sandboxes(Gateway(server.url, token="caller")) as sandboxes:
+        assert sandboxes.claim("python").files.exists("x")
+        assert "caller" not in repr(sandboxes)
+    control, data = server.requests
+    assert control.value("authorization") == "Bearer caller"
+    assert data.value("authorization") is None
+    assert data.value("x-sandbox-token") == "sg1.secret"
+
+
+def test_a_claim_without_a_token_sends_none(
+    server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/claims", json_response({**claim, "token": None}, status=201))
+    server.answer("GET", "/exists/x", json_response({"exists": False}))
+    assert not sandboxes.claim("python").files.exists("x")
+    assert server.requests[1].value("x-sandbox-token") is None
+
+
+def test_leaving_the_block_releases_once(server: ScriptedServer, sandbox: Sandbox) -> None:
+    with sandbox:
+        pass
+    sandbox.release()
+    assert len(server.received("DELETE", "/v1/claims/default/c-1")) == 1
+    assert repr(sandbox).startswith("<Sandbox default/sb-1 released")
+
+
+def test_an_exception_in_the_block_releases_too(server: ScriptedServer, sandbox: Sandbox) -> None:
+    with pytest.raises(KeyError), sandbox:
+        raise KeyError("mine")
+    assert len(server.received("DELETE", "/v1/claims/default/c-1")) == 1
+
+
+def test_a_failing_release_does_not_hide_the_exception_of_the_block(
+    server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/claims", json_response(claim, status=201))
+    server.answer("DELETE", "/v1/claims/default/c-1", gateway_error(503, "draining"))
+    with pytest.raises(KeyError) as caught, sandboxes.claim("python"):
+        raise KeyError("mine")
+    assert "could not be released" in caught.value.__notes__[0]
+
+
+def test_a_failing_release_is_told_where_nothing_else_went_wrong_and_can_be_tried_again(
+    server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/claims", json_response(claim, status=201))
+    server.answer("DELETE", "/v1/claims/default/c-1", gateway_error(503, "draining"))
+    server.answer("DELETE", "/v1/claims/default/c-1", response(204))
+    sandbox = sandboxes.claim("python")
+    with pytest.raises(SandgateError, match="It went wrong"):
+        sandbox.release()
+    sandbox.release()
+
+
+def test_a_claim_whose_answer_is_lost_is_asked_again_with_the_same_key(
+    server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/claims", Close())
+    server.answer("POST", "/v1/claims", json_response(claim, status=201))
+    assert sandboxes.claim("python").claim == "c-1"
+    first, second = (request.value("idempotency-key") for request in server.requests)
+    assert first == second
+
+
+def test_a_claim_is_not_asked_a_third_time(server: ScriptedServer, sandboxes: Sandboxes) -> None:
+    for _ in range(3):
+        server.answer("POST", "/v1/claims", Close())
+    with pytest.raises(GatewayUnreachable) as caught:
+        sandboxes.claim("python")
+    assert len(server.requests) == 2
+    assert caught.value.reached == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (404, "pool_not_found", PoolNotFound),
+        (503, "pool_exhausted", PoolExhausted),
+        (409, "claim_exists", ClaimExists),
+    ],
+)
+def test_a_refused_claim_is_a_typed_error_and_is_not_asked_again(
+    server: ScriptedServer,
+    sandboxes: Sandboxes,
+    status: int,
+    code: str,
+    kind: type[SandgateError],
+) -> None:
+    server.answer("POST", "/v1/claims", gateway_error(status, code, fields=[("retry-after", "2")]))
+    with pytest.raises(kind) as caught:
+        sandboxes.claim("python")
+    assert (caught.value.status, caught.value.retry_after) == (status, 2.0)
+    assert len(server.requests) == 1
+
+
+def test_a_claim_can_be_found_again_and_released_by_its_name(
+    server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
+) -> None:
+    server.answer("GET", "/v1/claims/team/c-1", json_response({**claim, "namespace": "team"}))
+    server.answer("DELETE", "/v1/claims/team/c-1", response(204))
+    assert sandboxes.get("c-1", namespace="team").id == "sb-1"
+    sandboxes.release("c-1", namespace="team")
+    server.answer("GET", "/v1/claims/default/c-2", gateway_error(404, "claim_not_found"))
+    with pytest.raises(ClaimNotFound):
+        sandboxes.get("c-2")
+
+
+def test_an_odd_claim_name_stays_one_segment_of_the_path(
+    server: ScriptedServer, sandboxes: Sandboxes
+) -> None:
+    server.answer("DELETE", "/v1/claims/..%2Fx/a%20b", response(204))
+    sandboxes.release("a b", namespace="../x")
+
+
+def test_pools_are_read_with_what_a_newer_gateway_adds(
+    server: ScriptedServer, sandboxes: Sandboxes
+) -> None:
+    pool = {
+        "name": "python",
+        "namespace": "default",
+        "warm": 4,
+        "max": 32,
+        "ready": 3,
+        "claimed": 2,
+        "waiting": 0,
+        "hit_rate": 0.5,
+        "isolation": "bubblewrap",
+        "last_error": None,
+        "something": "new",
+    }
+    server.answer("GET", "/v1/pools", json_response({"pools": [pool]}))
+    assert sandboxes.pools() == [
+        PoolStatus("python", "default", 4, 32, 3, 2, 0, 0.5, "bubblewrap", None)
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"pools": {}}',
+        b"[]",
+        b"hello",
+        b'{"pools": [{"name": 1, "namespace": "x"}]}',
+        b'{"pools": [{"name": "x", "namespace": "x", "warm": "many"}]}',
+    ],
+)
+def test_an_answer_of_another_shape_is_unexpected(
+    server: ScriptedServer, sandboxes: Sandboxes, answer: bytes
+) -> None:
+    server.answer("GET", "/v1/pools", response(body=answer))
+    with pytest.raises(UnexpectedAnswer):
+        sandboxes.pools()

@@ -14,7 +14,6 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Protocol, cast
 
@@ -28,15 +27,16 @@ from sandgate_router.errors import (
     ConnectionRefused,
     ConnectionTimeout,
     GatewayError,
-    MethodNotAllowed,
     RequestTimeout,
     UpstreamClosed,
     UpstreamTimeout,
 )
 from sandgate_router.fields import Peer
 from sandgate_router.forward import Exchange, Relay
-from sandgate_router.head import RequestHead, parse_request_head, refuse_hopeless
+from sandgate_router.head import RequestHead
+from sandgate_router.inbox import Inbox
 from sandgate_router.metrics import Reason, RequestMetrics
+from sandgate_router.refusal import build_options_answer, build_refusal
 from sandgate_router.target import is_for_a_sandbox, parse_routing
 from sandgate_router.upstream import WRITE_HIGH_WATER
 
@@ -55,15 +55,7 @@ LINGER_SECONDS = 1.0
 MAX_LINGER_BYTES = 1024 * 1024
 """How many of them. Throwing away is cheap, and with 64 KiB a client that had sent a request
 line of 200 KiB was reset before it could read why."""
-
-MAX_PIPELINED_BYTES = 64 * 1024
-"""Bytes of later requests held while one is answered; then the connection is not read."""
-
-ALLOW = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
-
-_OPTIONS_ANSWER = (
-    b"HTTP/1.1 204 No Content\r\nAllow: %b\r\nDate: %b\r\n%b\r\n"  # RFC 9110 section 9.3.7
-)
+_NEVER = float("inf")
 
 
 class AnyExchange(Protocol):
@@ -129,9 +121,7 @@ class ClientConnection(asyncio.Protocol):
         self._under_way = False
         self._decoder: Decoder | None = None
         """Of the content that is still to come; None when it is complete."""
-        self._buffer = bytearray()
-        """An incomplete head, or later requests while one is answered."""
-        self._seen = 0
+        self._inbox = Inbox()
         self._reading_heads = False
         self._content_paused = False
         self._pipeline_paused = False
@@ -197,17 +187,9 @@ class ClientConnection(asyncio.Protocol):
             self._discard(data)
         elif self._decoder is not None:
             self._take_content(data)
-        elif self._exchange is not None:
-            self._buffer += data
-            if len(self._buffer) > MAX_PIPELINED_BYTES:
-                self._pipeline_paused = True
-                self._apply_pauses()
         else:
-            if self._buffer:
-                self._buffer += data
-                data = bytes(self._buffer)
-                self._buffer.clear()
-            self._take_heads(data)
+            self._inbox.put(data)
+            self._take_heads()
 
     def pause_writing(self) -> None:
         """Pass on that the client reads too slowly."""
@@ -231,10 +213,8 @@ class ClientConnection(asyncio.Protocol):
         if self._lingering is not None:
             self.transport.close()
         elif self._exchange is not None:
-            self._exchange.client_gone()
-            self._exchange = None
-            self.transport.abort()
-        elif self._buffer:
+            self._break_off(RequestTimeout(reached="unknown"))
+        elif self._inbox:
             self.refuse(RequestTimeout())
         else:
             self.transport.close()
@@ -243,7 +223,8 @@ class ClientConnection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Send bytes to the client."""
-        self.transport.write(data)
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def pause_content(self) -> None:
         """Stop taking the request's content."""
@@ -264,11 +245,9 @@ class ClientConnection(asyncio.Protocol):
         whole = self._decoder is None
         self._decoder = None
         self.resume_content()
-        if not whole:
+        if not whole or not keep_alive or self._gateway.draining:
+            # What follows `Connection: close` is read, but not as a request (RFC 9112 9.6).
             self._linger()
-        elif not keep_alive or self._gateway.draining:
-            # What follows `Connection: close` is not read (RFC 9112 section 9.6).
-            self._linger() if self._buffer else self.transport.close()
         else:
             self.deadline = self._gateway.clock() + KEEP_ALIVE_SECONDS
             self._go_on()
@@ -278,7 +257,9 @@ class ClientConnection(asyncio.Protocol):
         head, exchange = self._head, self._exchange
         whole = exchange is not None and self._decoder is None
         keep_alive = whole and head is not None and head.keep_alive and not self.closing
-        self.send(self._refusal(error, head, keep_alive=keep_alive))
+        method = head.method if head is not None else b""
+        date = self._gateway.relay.date()
+        self.send(build_refusal(error, method, keep_alive=keep_alive, date=date))
         self._count_upstream_error(error)
         if keep_alive:
             self.finish(status=error.status, keep_alive=True)
@@ -298,40 +279,28 @@ class ClientConnection(asyncio.Protocol):
 
     # Reading.
 
-    def _take_heads(self, data: bytes) -> None:
-        """Read heads from `data` until one is being answered or `data` is used up."""
+    def _take_heads(self) -> None:
+        """Read heads until one is being answered, or none is here whole."""
+        inbox = self._inbox
         self._reading_heads = True
         try:
-            while data and self._lingering is None and not self.transport.is_closing():
-                if self._exchange is not None:
-                    self._buffer += data
+            while inbox and self._exchange is None and self._lingering is None:
+                head = inbox.next_head()
+                if head is None:
+                    latest = self._gateway.clock() + HEAD_SECONDS
+                    self.deadline = min(self.deadline, latest)
                     break
-                # RFC 9112 section 2.2: one empty line before a request is forgiven.
-                start = 2 if data.startswith(b"\r\n") else 0
-                end = data.find(b"\r\n\r\n", max(self._seen - 3, start))
-                if end < 0:
-                    self._hold_incomplete(data)
-                    break
-                self._seen = 0
-                head = parse_request_head(data[start : end + 2])
-                data = self._begin(head, data[end + 4 :])
+                self._begin(head)
         except GatewayError as error:
             self.refuse(error)
         finally:
             self._reading_heads = False
-        if self._exchange is not None and len(self._buffer) > MAX_PIPELINED_BYTES:
+        if self._exchange is not None and self._decoder is None and inbox.full:
             self._pipeline_paused = True
             self._apply_pauses()
 
-    def _hold_incomplete(self, data: bytes) -> None:
-        refuse_hopeless(data, self._seen)
-        if not self._seen:
-            self.deadline = min(self.deadline, self._gateway.clock() + HEAD_SECONDS)
-        self._seen = len(data)
-        self._buffer += data
-
-    def _begin(self, head: RequestHead, data: bytes) -> bytes:
-        """Start what answers `head`; return the bytes that belong to later requests."""
+    def _begin(self, head: RequestHead) -> None:
+        """Start what answers `head`."""
         gateway = self._gateway
         self._head = head
         self._namespace = "-"
@@ -339,7 +308,8 @@ class ClientConnection(asyncio.Protocol):
         self._under_way = True
         gateway.metrics.inflight += 1
         if head.target == b"*":
-            return self._answer_options(head, data)
+            self._answer_options(head)
+            return
         exchange: AnyExchange
         if is_for_a_sandbox(head.values, head.aliases):
             if gateway.loopback_only:
@@ -348,10 +318,10 @@ class ClientConnection(asyncio.Protocol):
             self._namespace = routing.target.namespace
             secret = gateway.authorizer.check(head)
             exchange = Exchange(gateway.relay, self, head, routing, secret=secret)
-            self.deadline = float("inf")  # the relay watches over its exchanges
+            self.deadline = _NEVER  # the relay watches over its exchanges
         else:
             exchange = self._app_exchange(self, head)
-            self.deadline = self._began + CONTENT_SECONDS if head.has_content else float("inf")
+            self.deadline = self._began + CONTENT_SECONDS if head.has_content else _NEVER
         self._exchange = exchange
         if head.has_content:
             self._decoder = ChunkedDecoder() if head.chunked else LengthDecoder(head.length or 0)
@@ -360,10 +330,8 @@ class ClientConnection(asyncio.Protocol):
         except GatewayError:
             self._exchange = self._decoder = None
             raise
-        if self._decoder is None or not data:
-            return data
-        self._take_content(data)
-        return b""
+        if self._decoder is not None and self._inbox:
+            self._take_content(self._inbox.take())
 
     def _take_content(self, data: bytes) -> None:
         decoder, exchange = self._decoder, self._exchange
@@ -376,11 +344,9 @@ class ClientConnection(asyncio.Protocol):
             return
         if decoder.done:
             self._decoder = None
-            if decoder.surplus:
-                self._buffer += decoder.surplus
-            if self.deadline != float("inf"):
-                self.deadline = float("inf")
-        elif self.deadline != float("inf"):
+            self._inbox.put(decoder.surplus)
+            self.deadline = _NEVER
+        elif self.deadline != _NEVER:
             self.deadline = self._gateway.clock() + CONTENT_SECONDS
         if content or decoder.done:
             exchange.content(content, last=decoder.done)
@@ -396,26 +362,20 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.refuse(error)
 
-    def _answer_options(self, head: RequestHead, data: bytes) -> bytes:
+    def _answer_options(self, head: RequestHead) -> None:
         if head.has_content:
             raise BadRequest
-        if head.method != b"OPTIONS":
-            raise MethodNotAllowed(fields=[("allow", ALLOW)])
         keep_alive = head.keep_alive and not self.closing
-        close = b"" if keep_alive else b"Connection: close\r\n"
-        self.send(_OPTIONS_ANSWER % (ALLOW.encode(), self._gateway.relay.date(), close))
+        self.send(build_options_answer(keep_alive=keep_alive, date=self._gateway.relay.date()))
         self.finish(status=204, keep_alive=keep_alive)
-        return data if keep_alive else b""
 
     def _go_on(self) -> None:
         """Read the next request, if its bytes are here already."""
         if self._pipeline_paused:
             self._pipeline_paused = False
             self._apply_pauses()
-        if self._buffer and not self._reading_heads:
-            data = bytes(self._buffer)
-            self._buffer.clear()
-            self._take_heads(data)
+        if not self._reading_heads:
+            self._take_heads()
 
     def _apply_pauses(self) -> None:
         if self.transport.is_closing():
@@ -430,7 +390,7 @@ class ClientConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Shut the write side, and read on for a while so that the answer arrives."""
         self._lingering = 0
-        self._buffer.clear()
+        self._inbox.take()
         self._content_paused = self._pipeline_paused = False
         self.deadline = self._gateway.clock() + LINGER_SECONDS
         if not self.transport.is_closing():
@@ -443,20 +403,6 @@ class ClientConnection(asyncio.Protocol):
         self._lingering += len(data)
         if self._lingering > MAX_LINGER_BYTES:
             self.transport.close()
-
-    def _refusal(self, error: GatewayError, head: RequestHead | None, *, keep_alive: bool) -> bytes:
-        method = head.method if head is not None else b""
-        body = error.body(method)
-        lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
-        lines += [f"{name}: {value}" for name, value in error.fields()]
-        if isinstance(error, MethodNotAllowed) and not error.extra_fields:
-            lines.append(f"allow: {ALLOW}")
-        lines.append(f"content-length: {len(body)}")
-        if not keep_alive:
-            lines.append("connection: close")
-        text = "\r\n".join(lines).encode("ascii")
-        date = self._gateway.relay.date()
-        return text + b"\r\ndate: " + date + b"\r\n\r\n" + (b"" if method == b"HEAD" else body)
 
     def _observe(self, status: int) -> None:
         """Count the end of a request, or of what never became one."""

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -28,6 +29,7 @@ from starlette.applications import Starlette
 from sandgate_router.asgi import AppHost
 from sandgate_router.authorize import Anyone, SharedToken
 from sandgate_router.config import BadConfig, Command, Config, ListenAddress
+from sandgate_router.connect import Connector
 from sandgate_router.control.app import build_control_app
 from sandgate_router.forward import Relay
 from sandgate_router.gateway import ClientConnection, Gateway
@@ -38,6 +40,7 @@ from sandgate_router.registry.local import IsolationUnavailable, build_local_reg
 from sandgate_router.registry.static import BadSandboxFile, StaticRegistry
 from sandgate_router.resolve import Resolver
 from sandgate_router.upstream import UpstreamPool
+from sandgate_router.welcome import build_welcome
 
 log = logging.getLogger("sandgate.server")
 
@@ -75,9 +78,10 @@ def main(command: Command, flags: Mapping[str, str]) -> int:
     except OSError as error:
         return _refuse(f"cannot listen: {error}")
     _tune_allocator()
+    _raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, registry, listener, metrics_listener))
+            return runner.run(_serve(command, config, registry, listener, metrics_listener))
     except (BadSandboxFile, IsolationUnavailable) as error:
         return _refuse(str(error))
 
@@ -96,6 +100,7 @@ def _build_registry(config: Config) -> Registry:
 
 
 async def _serve(
+    command: Command,
     config: Config,
     registry: Registry,
     listener: socket.socket,
@@ -104,7 +109,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     readiness = Readiness()
     gateway = build_gateway(config, registry, clock=loop.time)
-    registry.subscribe(gateway.relay.forget)
+    registry.subscribe(gateway.relay.connector.forget)
     app = build_control_app(registry, readiness=readiness, loopback=config.listen.is_loopback)
     server = _Server(_uvicorn_config(app, gateway, config))
     stop = _Stop(server, gateway, readiness, delay=config.drain_delay)
@@ -116,7 +121,10 @@ async def _serve(
         await stack.enter_async_context(_sweeping(gateway))
         if metrics_listener is not None:
             await stack.enter_async_context(_serving_metrics(gateway.metrics, metrics_listener))
-        server.on_started = functools.partial(_announce, listener, metrics_listener, readiness)
+        welcome = functools.partial(_welcome, command, config, registry)
+        server.on_started = functools.partial(
+            _announce, listener, metrics_listener, readiness, welcome
+        )
         sockets = [listener, *(listener.dup() for _ in range(ACCEPTORS - 1))]
         await server.serve(sockets=sockets)
     return 0
@@ -126,12 +134,14 @@ def build_gateway(config: Config, registry: Registry, *, clock: Callable[[], flo
     """Return what all connections share, with no connection yet."""
     metrics = RequestMetrics()
     relay = Relay(
-        resolver=Resolver(registry, clock=clock),
-        pool=UpstreamPool(clock=clock),
+        connector=Connector(
+            resolver=Resolver(registry, clock=clock),
+            pool=UpstreamPool(clock=clock),
+            metrics=metrics,
+            cluster_domain=config.cluster_domain.encode("ascii"),
+        ),
         clock=clock,
         date=_Date().value,
-        metrics=metrics,
-        cluster_domain=config.cluster_domain.encode("ascii"),
         timeout=config.proxy_timeout,
     )
     shared = config.router_auth_token if config.effective_auth == "shared" else None
@@ -300,14 +310,26 @@ def _listen(address: ListenAddress) -> socket.socket:
 
 
 def _announce(
-    listener: socket.socket, metrics_listener: socket.socket | None, readiness: Readiness
+    listener: socket.socket,
+    metrics_listener: socket.socket | None,
+    readiness: Readiness,
+    welcome: Callable[[str], str],
 ) -> None:
     readiness.mark_ready()
     lines = [f"listening on http://{_shown(listener)}\n"]
     if metrics_listener is not None:
         lines.append(f"metrics on http://{_shown(metrics_listener)}\n")
-    sys.stdout.writelines(lines)
+    lines.append(welcome(f"http://{_shown(listener)}"))
+    # At once: whoever started us reads a pipe, and waits for the first line.
+    sys.stdout.write("".join(lines))
     sys.stdout.flush()
+
+
+def _welcome(command: Command, config: Config, registry: Registry, url: str) -> str:
+    """Return what to do next, where everyone on this machine may do it as shown."""
+    pools = registry.pools()
+    for_all = config.listen.is_loopback and config.effective_auth == "none"
+    return build_welcome(url, pools[0]) if command == "up" and for_all and pools else ""
 
 
 def _shown(listener: socket.socket) -> str:
@@ -320,3 +342,10 @@ def _tune_allocator() -> None:
         libc = ctypes.CDLL(None)
         for parameter, size in _MALLOPT.items():
             libc.mallopt(parameter, size)
+
+
+def _raise_descriptor_limit() -> None:
+    """Take as many descriptors as we may; two for each exchange under way."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -88,18 +88,18 @@ class UpstreamConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes to the sandbox."""
-        if not self.closed:
+        if not self._transport.is_closing():
             self._transport.write(data)
 
     def pause_reading(self) -> None:
         """Stop taking bytes from the sandbox."""
-        if not self._paused and not self.closed:
+        if not self._paused and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Take bytes from the sandbox again."""
-        if self._paused and not self.closed:
+        if self._paused and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from support.raw_client import connect, request
+from support.relaying import relaying
 from support.running_gateway import running_gateway
 from support.scripted_upstream import OK, ScriptedUpstream, UpstreamSide, answer_ok, answering
 
@@ -35,12 +36,7 @@ async def test_a_request_reaches_its_sandbox_and_the_answer_comes_back() -> None
 
 
 async def test_both_connections_are_kept_and_used_again() -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (upstream, _gateway, client):
         for _ in range(5):
             await client.send(request())
             assert (await client.read_answer()).body == b"ok"
@@ -72,12 +68,7 @@ METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "PROPFIND", "PURG
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_every_method_passes_unchanged(method: str) -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (upstream, _gateway, client):
         await client.send(request("/x", method=method))
         assert (await client.read_answer()).status == 200
         assert upstream.heads[0].startswith(f"{method} /x HTTP/1.1\r\n".encode())
@@ -93,12 +84,7 @@ async def test_content_of_known_length_arrives_whole(length: int) -> None:
         bodies.append((await side.read_request())[1])
         side.send(OK)
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, _gateway, client):
         more = f"Content-Length: {length}\r\n"
         await client.send(request(method="POST", more=more, body=body))
         assert (await client.read_answer()).status == 200
@@ -113,12 +99,7 @@ async def test_chunked_content_is_chunked_anew_and_extensions_end_here() -> None
         bodies.append((await side.read_request())[1])
         side.send(OK)
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, _gateway, client):
         body = b"3;a=secret\r\nabc\r\n005\r\ndefgh\r\n0;z\r\n\r\n"
         await client.send(request(method="POST", more="Transfer-Encoding: chunked\r\n", body=body))
         assert (await client.read_answer()).status == 200
@@ -127,12 +108,7 @@ async def test_chunked_content_is_chunked_anew_and_extensions_end_here() -> None
 
 
 async def test_a_get_with_content_is_forwarded_with_it() -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (upstream, _gateway, client):
         for _ in range(2):
             await client.send(request(more="Content-Length: 2\r\n", body=b"hi"))
             assert (await client.read_answer()).status == 200
@@ -166,12 +142,7 @@ async def test_a_response_is_the_same_however_it_is_cut(raw: bytes, body: bytes,
                 side.send(raw[start : start + size])
                 await asyncio.sleep(0)  # lets the loop send each piece by itself
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, _gateway, client):
         for _ in range(2):
             await client.send(request())
             answer = await client.read_answer()
@@ -183,12 +154,7 @@ async def test_a_response_is_the_same_however_it_is_cut(raw: bytes, body: bytes,
 
 async def test_content_that_ends_with_its_connection_becomes_chunked() -> None:
     script = answering(b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\nabc", end=True)
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (_upstream, _gateway, client):
         for _ in range(2):
             await client.send(request())
             answer = await client.read_answer()
@@ -205,12 +171,7 @@ async def test_content_that_ends_with_its_connection_becomes_chunked() -> None:
     ],
 )
 async def test_an_http_1_0_client_gets_no_chunks_and_is_closed(raw: bytes) -> None:
-    async with (
-        ScriptedUpstream(answering(raw, end=True)).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answering(raw, end=True)) as (_upstream, _gateway, client):
         await client.send(b"GET / HTTP/1.0\r\nHost: localhost\r\nX-Sandbox-ID: sb\r\n\r\n")
         answer = await client.read_answer()
         assert answer.raw_head.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -222,12 +183,7 @@ async def test_an_http_1_0_client_gets_no_chunks_and_is_closed(raw: bytes) -> No
 
 async def test_a_head_request_gets_the_length_without_content() -> None:
     script = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n")
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, _gateway, client):
         for _ in range(2):
             await client.send(request(method="HEAD"))
             answer = await client.read_answer(head_only=True)
@@ -243,12 +199,7 @@ async def test_interim_responses_pass_in_order_and_content_waits_for_the_client(
         assert await side.read_exactly(4) == b"body"
         side.send(OK)
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (_upstream, _gateway, client):
         more = "Content-Length: 4\r\nExpect: 100-continue\r\n"
         await client.send(request(method="PUT", more=more))
         assert (await client.read_answer()).status == 103
@@ -281,12 +232,7 @@ async def test_content_flows_both_ways_at_once() -> None:
         await side.read_exactly(len(b"0\r\n\r\n"))
         side.send(b"0\r\n\r\n")
 
-    async with (
-        ScriptedUpstream(echo).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(echo) as (_upstream, _gateway, client):
         await client.send(request(method="POST", more="Transfer-Encoding: chunked\r\n"))
         await client.reader.readuntil(b"\r\n\r\n")
         for letter in (b"a", b"b", b"c"):
@@ -310,12 +256,7 @@ async def test_each_piece_of_a_stream_is_out_before_the_next_is_sent() -> None:
         await seen.wait()
         side.end()
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (_upstream, _gateway, client):
         await client.send(request())
         await client.reader.readuntil(b"\r\n\r\n")
         for number in range(5):
@@ -333,12 +274,7 @@ async def test_compressed_bytes_and_their_fields_are_not_touched() -> None:
         b"Set-Cookie: a=1; Expires=Mon, 01 Jan 2035 00:00:00 GMT\r\nSet-Cookie: b=2\r\n"
         b"Date: then\r\nServer: mine\r\n\r\n\x1f\x8b\x00\xff\r\n"
     )
-    async with (
-        ScriptedUpstream(answering(raw)).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answering(raw)) as (_upstream, _gateway, client):
         await client.send(request())
         answer = await client.read_answer()
         assert answer.body == b"\x1f\x8b\x00\xff\r\n"
@@ -353,12 +289,7 @@ async def test_compressed_bytes_and_their_fields_are_not_touched() -> None:
 
 
 async def test_relay_and_control_requests_alternate_on_one_connection() -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (_upstream, _gateway, client):
         healthz, pools = request("/healthz", sandbox=None), request("/v1/pools", sandbox=None)
         await client.send(request() + healthz + request() + pools + healthz + request())
         bodies = [(await client.read_answer()).body for _ in range(6)]
@@ -366,12 +297,7 @@ async def test_relay_and_control_requests_alternate_on_one_connection() -> None:
 
 
 async def test_pipelined_requests_are_answered_in_order_and_a_refused_one_last() -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (upstream, _gateway, client):
         bad = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Sandbox-ID: sb\r\nX : 1\r\n\r\n"
         await client.send(request("/1") + request("/2") + bad + request("/3"))
         answers = [await client.read_answer() for _ in range(3)]
@@ -381,12 +307,7 @@ async def test_pipelined_requests_are_answered_in_order_and_a_refused_one_last()
 
 
 async def test_thousands_of_pipelined_requests_are_all_answered() -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (upstream, _gateway, client):
         sending = asyncio.create_task(client.send(request() * 3000))
         for _ in range(3000):
             assert (await client.read_answer()).body == b"ok"
@@ -421,12 +342,7 @@ async def test_options_star_is_answered_by_the_gateway() -> None:
 
 
 async def test_connection_close_is_obeyed_and_what_follows_is_ignored() -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (upstream, _gateway, client):
         await client.send(request(more="Connection: close\r\n") + request("/never"))
         answer = await client.read_answer()
         assert (answer.status, answer.one("Connection")) == (200, "close")

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 from support.raw_client import connect, request
+from support.relaying import relaying
 from support.running_gateway import running_gateway
 from support.scripted_upstream import OK, ScriptedUpstream, UpstreamSide, answer_ok, answering
 
@@ -91,12 +92,7 @@ async def test_a_fresh_connection_that_dies_unanswered_is_502_and_not_tried_agai
         await side.read_request()
         side.reset() if reset else side.end()
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, gateway, client):
         await client.send(request(method=method, more=more, body=body))
         answer = await client.read_answer()
         assert (answer.status, answer.code) == (502, "upstream_closed")
@@ -128,12 +124,7 @@ async def test_only_a_safe_request_without_content_is_replayed_and_only_on_a_reu
             await side.read_request()
             side.end()
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, _gateway, client):
         await client.send(request())
         assert (await client.read_answer()).status == 200
         await client.send(request("/again", method=method, more=more, body=body))
@@ -159,12 +150,7 @@ BAD_ANSWERS = {
 
 @pytest.mark.parametrize("raw", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
 async def test_what_is_no_response_is_502_and_its_connection_is_closed(raw: bytes) -> None:
-    async with (
-        ScriptedUpstream(answering(raw, end=True)).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answering(raw, end=True)) as (_upstream, gateway, client):
         await client.send(request())
         answer = await client.read_answer()
         while answer.status == 100:
@@ -190,12 +176,7 @@ async def test_a_response_that_breaks_off_never_ends_cleanly(raw: bytes, reset: 
         side.reset() if reset else side.end()
 
     passed = asyncio.Event()
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (_upstream, _gateway, client):
         await client.send(request())
         await client.reader.readuntil(b"abc")
         passed.set()
@@ -211,12 +192,7 @@ async def test_a_reset_of_close_delimited_content_is_no_clean_end() -> None:
         side.reset()
 
     passed = asyncio.Event()
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (_upstream, _gateway, client):
         await client.send(b"GET / HTTP/1.0\r\nX-Sandbox-ID: sb\r\nHost: localhost\r\n\r\n")
         await client.reader.readuntil(b"abc")
         passed.set()
@@ -239,12 +215,7 @@ SURPLUS = {
 
 @pytest.mark.parametrize("raw", SURPLUS.values(), ids=SURPLUS.keys())
 async def test_surplus_never_reaches_a_client_and_ends_the_connection(raw: bytes) -> None:
-    async with (
-        ScriptedUpstream(answering(raw)).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answering(raw)) as (upstream, _gateway, client):
         for _ in range(2):
             await client.send(request())
             answer = await client.read_answer()
@@ -254,12 +225,7 @@ async def test_surplus_never_reaches_a_client_and_ends_the_connection(raw: bytes
 
 
 async def test_bytes_on_an_idle_connection_end_it() -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (upstream, _gateway, client):
         await client.send(request())
         assert (await client.read_answer()).body == b"ok"
         side = await upstream.side()
@@ -275,12 +241,7 @@ async def test_an_early_answer_is_passed_at_once_and_ends_the_upload() -> None:
         await side.read_head()
         side.send(b"HTTP/1.1 413 No\r\nContent-Length: 3\r\n\r\nbig")
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, gateway, client):
         await client.send(request(method="PUT", more="Content-Length: 1000000\r\n", body=b"x"))
         answer = await client.read_answer()
         assert (answer.status, answer.body) == (413, b"big")
@@ -293,12 +254,7 @@ async def test_a_sandbox_that_never_answers_is_504_at_the_clients_own_limit() ->
     async def script(side: UpstreamSide) -> None:
         await side.read_request()
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, _gateway, client):
         await client.send(request(more="X-Sandbox-Timeout: 0.2\r\n"))
         answer = await client.read_answer()
         assert (answer.status, answer.code) == (504, "upstream_timeout")
@@ -313,12 +269,7 @@ async def test_a_head_that_trickles_does_not_extend_its_limit() -> None:
             side.send(bytes([byte]))
             await asyncio.sleep(0.02)
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (_upstream, _gateway, client):
         await client.send(request(more="X-Sandbox-Timeout: 0.3\r\n"))
         assert (await client.read_answer()).status == 504
 
@@ -331,12 +282,7 @@ async def test_a_stream_that_still_flows_has_no_limit_and_a_gap_ends_it() -> Non
             side.send(b"1\r\na\r\n")
             await asyncio.sleep(0.1)
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (_upstream, _gateway, client):
         await client.send(request(more="X-Sandbox-Timeout: 0.5\r\n"))
         await client.reader.readuntil(b"\r\n\r\n")
         assert await client.reader.readexactly(12 * 6) == b"1\r\na\r\n" * 12
@@ -348,12 +294,7 @@ async def test_an_upload_that_stalls_is_408() -> None:
     async def script(side: UpstreamSide) -> None:
         await side.read_request()
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, _gateway, client):
         more = "Content-Length: 10\r\nX-Sandbox-Timeout: 0.2\r\n"
         await client.send(request(method="PUT", more=more, body=b"half"))
         answer = await client.read_answer()
@@ -407,12 +348,7 @@ async def test_release_ends_a_stream_under_way() -> None:
         await side.read_request()
         side.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, gateway, client):
         await client.send(request())
         await client.reader.readuntil(b"abc")
         gateway.registry.remove("sb")

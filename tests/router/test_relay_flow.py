@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 
 import pytest
-from support.raw_client import RawClient, connect, request
-from support.running_gateway import RunningGateway, running_gateway
-from support.scripted_upstream import OK, ScriptedUpstream, UpstreamSide, answer_ok
+from support.raw_client import RawClient, request
+from support.relaying import relaying
+from support.running_gateway import RunningGateway
+from support.scripted_upstream import OK, UpstreamSide, answer_ok
 
 PIECE = bytes(range(256)) * 256
 COUNT = 800
@@ -19,7 +20,7 @@ def held(gateway: RunningGateway) -> int:
     """Return the bytes that the gateway holds for either side."""
     relay = gateway.gateway.relay
     for_clients = sum(connection.unsent for connection in gateway.gateway.connections)
-    return for_clients + sum(c.unsent for lent in relay.pool._all.values() for c in lent)
+    return for_clients + sum(c.unsent for lent in relay.connector.pool._all.values() for c in lent)
 
 
 async def settled(gateway: RunningGateway, progress: list[int]) -> int:
@@ -58,12 +59,9 @@ async def test_a_client_that_does_not_read_stops_its_sandbox_and_loses_nothing(
     async def script(side: UpstreamSide) -> None:
         await download(side, progress, framing)
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port, limit=2**16) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(
+        script,
+    ) as (upstream, gateway, client):
         await client.send(request())
         most = await settled(gateway, progress)
         assert progress[0] < COUNT
@@ -96,12 +94,7 @@ async def test_a_sandbox_that_does_not_read_stops_its_client_and_loses_nothing(
             return b"", await side._read_chunks()
         return b"", await side.read_exactly(TOTAL)
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (_upstream, gateway, client):
         progress = [0]
         sending = asyncio.create_task(_upload(client, progress, chunked=chunked))
         most = await settled(gateway, progress)
@@ -131,12 +124,7 @@ async def test_content_sent_while_dialling_waits_and_is_bounded() -> None:
     async def read_all(side: UpstreamSide) -> bytes:
         return (await side.read_request())[1]
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (_upstream, _gateway, client):
         await _upload(client, [0], chunked=False)
         assert (await client.read_answer()).body == b"ok"
 
@@ -145,12 +133,7 @@ async def test_a_client_that_pipelines_without_reading_is_not_read_without_end()
     async def script(side: UpstreamSide) -> None:
         await side.read_request()
 
-    async with (
-        ScriptedUpstream(script).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(script) as (upstream, gateway, client):
         sending = asyncio.create_task(
             client.send(request(more="X: " + "a" * 1000 + "\r\n") * 50_000)
         )
@@ -159,6 +142,6 @@ async def test_a_client_that_pipelines_without_reading_is_not_read_without_end()
         async with asyncio.timeout(20):
             while not connection._pipeline_paused:
                 await asyncio.sleep(0.001)
-        assert len(connection._buffer) <= 64 * 1024 + 256 * 1024
+        assert len(connection._inbox._data) <= 64 * 1024 + 256 * 1024
         assert not sending.done()
         sending.cancel()

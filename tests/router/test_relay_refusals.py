@@ -7,18 +7,14 @@ import asyncio
 
 import pytest
 from support.raw_client import Answer, connect, request
+from support.relaying import relaying
 from support.running_gateway import running_gateway
 from support.scripted_upstream import ScriptedUpstream, answer_ok
 
 
 async def refusal(raw: bytes, *, pieces: int = 1, **settings: str) -> Answer:
     """Send `raw` and assert that it was refused without a trace."""
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway(**settings) as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok, **settings) as (upstream, gateway, client):
         step = -(-len(raw) // pieces)
         for start in range(0, len(raw), step):
             await client.send(raw[start : start + step])
@@ -184,12 +180,7 @@ async def test_a_wrong_token_gets_one_answer_for_all_sandboxes(more: str, sandbo
 
 
 async def test_the_right_token_passes_and_ends_at_the_gateway() -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway(ROUTER_AUTH_TOKEN="secret") as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok, ROUTER_AUTH_TOKEN="secret") as (upstream, gateway, client):
         await client.send(request(more="Authorization: bearer  secret\r\n"))
         assert (await client.read_answer()).status == 200
         assert b"secret" not in upstream.received
@@ -274,12 +265,7 @@ async def test_a_refusal_arrives_though_the_client_goes_on_sending() -> None:
 
 
 async def test_one_empty_line_before_a_request_is_forgiven() -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (_upstream, _gateway, client):
         await client.send(b"\r\n" + request() + b"\r\n" + request())
         assert (await client.read_answer()).status == 200
         assert (await client.read_answer()).status == 200
@@ -313,12 +299,7 @@ BROKEN_CONTENT = {
 
 @pytest.mark.parametrize("body", BROKEN_CONTENT.values(), ids=BROKEN_CONTENT.keys())
 async def test_broken_content_ends_both_connections_and_never_ends_cleanly(body: bytes) -> None:
-    async with (
-        ScriptedUpstream(answer_ok).running() as upstream,
-        running_gateway() as gateway,
-        connect(gateway.port) as client,
-    ):
-        gateway.registry.add("sb", upstream.port)
+    async with relaying(answer_ok) as (upstream, gateway, client):
         await client.send(request(method="POST", more="Transfer-Encoding: chunked\r\n"))
         side = await upstream.side()
         await client.send(b"1\r\na\r\n" + body)

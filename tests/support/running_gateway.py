@@ -78,7 +78,7 @@ class RunningGateway:
     @property
     def dials(self) -> int:
         """Connections to sandboxes that are open or being lent."""
-        return len(self.gateway.relay.pool)
+        return len(self.gateway.relay.connector.pool)
 
 
 @contextlib.asynccontextmanager
@@ -89,7 +89,7 @@ async def running_gateway(**environ: str) -> AsyncIterator[RunningGateway]:
     loop = asyncio.get_running_loop()
     registry = CountingRegistry()
     gateway = build_gateway(config, registry, clock=loop.time)
-    registry.subscribe(gateway.relay.forget)
+    registry.subscribe(gateway.relay.connector.forget)
     readiness = Readiness()
     readiness.mark_ready()
     app = build_control_app(registry, readiness=readiness, loopback=True)

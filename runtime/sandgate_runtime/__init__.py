@@ -1,0 +1,1 @@
+"""The server inside a sandbox: it runs commands and keeps files."""

@@ -1,0 +1,105 @@
+"""The runtime's settings: read once, checked at once, never changed.
+
+Nothing here looks at the process environment by itself, so that nothing happens at import.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DEFAULT_BASE_DIRECTORY = "/app"
+"""Where the upstream project's images keep the workspace."""
+
+DEFAULT_COMMAND_TIMEOUT = 300.0
+"""Seconds. What the upstream project's runtime gives a command."""
+
+PRIVATE_PREFIX = "SANDGATE_"
+PRIVATE_NAMES = frozenset({"SANDBOX_BASE_DIR", "SANDBOX_EXEC_TIMEOUT_SECONDS"})
+"""Variables that configure the runtime; commands never see them."""
+
+
+class BadSettings(Exception):
+    """One or more settings are wrong; `faults` lists them all."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that can be set from outside."""
+
+    base_directory: str
+    """Absolute. Where relative paths start, and the working directory of commands."""
+    isolated: bool = False
+    """True when the whole file system belongs to this sandbox: absolute paths mean themselves."""
+    command_timeout: float = DEFAULT_COMMAND_TIMEOUT
+    """Seconds that a command of `/execute` may take; a request may ask for less, not more."""
+    sandbox_name: str | None = None
+    """`namespace/id` of this sandbox; None when the runtime was not told."""
+    sandbox_uid: str | None = None
+    """Which generation of that name this is; None when the runtime was not told."""
+    command_cpu_seconds: int | None = None
+    """CPU time of each process of a command; None for no limit."""
+    command_memory_bytes: int | None = None
+    """Data memory of each process of a command; None for no limit."""
+    max_processes: int | None = None
+    """Processes and threads of the runtime's user; None for no limit."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str], *, root: str | None = None) -> "Config":
+        """Read the settings, `root` winning over the environment; raise BadSettings."""
+        faults: list[str] = []
+        base = root if root is not None else environ.get("SANDBOX_BASE_DIR", "").strip()
+        base = base or DEFAULT_BASE_DIRECTORY
+        if not os.path.isabs(base) or not os.path.isdir(base):
+            source = "SANDBOX_BASE_DIR" if root is None else "--root"
+            faults.append(f"{source} {base!r} is not the absolute path of a directory")
+        config = cls(
+            base_directory=base,
+            isolated=_read_switch(environ, "SANDGATE_ISOLATED", faults),
+            command_timeout=_read_seconds(environ, "SANDBOX_EXEC_TIMEOUT_SECONDS", faults),
+            sandbox_name=environ.get("SANDGATE_SANDBOX_NAME") or None,
+            sandbox_uid=environ.get("SANDGATE_SANDBOX_UID") or None,
+            command_cpu_seconds=_read_count(environ, "SANDGATE_COMMAND_CPU_SECONDS", faults),
+            command_memory_bytes=_read_count(environ, "SANDGATE_COMMAND_MEMORY_BYTES", faults),
+            max_processes=_read_count(environ, "SANDGATE_MAX_PROCESSES", faults),
+        )
+        name = config.sandbox_name
+        if name is not None and (name.count("/") != 1 or "" in name.split("/")):
+            faults.append(f"SANDGATE_SANDBOX_NAME {name!r} is not of the form namespace/id")
+        if faults:
+            raise BadSettings(faults)
+        return config
+
+
+def _read_switch(environ: Mapping[str, str], name: str, faults: list[str]) -> bool:
+    value = environ.get(name, "").strip()
+    if value not in {"", "0", "1"}:
+        faults.append(f"{name} {value!r} is neither 0 nor 1")
+    return value == "1"
+
+
+def _read_seconds(environ: Mapping[str, str], name: str, faults: list[str]) -> float:
+    text = environ.get(name, "").strip()
+    if not text:
+        return DEFAULT_COMMAND_TIMEOUT
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        faults.append(f"{name} {text!r} is not a finite number of seconds above 0")
+    return value
+
+
+def _read_count(environ: Mapping[str, str], name: str, faults: list[str]) -> int | None:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) > 0):
+        faults.append(f"{name} {text!r} is not a whole number above 0")
+        return None
+    return int(text)

@@ -1,0 +1,1 @@
+"""The HTTP routes of the upstream project's runtime, as its clients know them."""

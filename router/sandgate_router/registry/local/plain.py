@@ -1,0 +1,194 @@
+"""Sandboxes without isolation, for code that is trusted: a folder and a process tree.
+
+What holds: own folder, own variables, limits per process, an end of the whole tree. What does
+not: the code sees the machine, its network and its files, as the user that it runs as.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import stat
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+from sandgate_router.registry.local.endpoints import SandboxEndpoints
+from sandgate_router.registry.local.folder import RunFolder, listen_unix, remove_tree
+from sandgate_router.registry.local.layout import runtime_folder
+from sandgate_router.registry.local.member import (
+    Identity,
+    Member,
+    StartFailed,
+    runtime_environ,
+    wait_until_ready,
+)
+from sandgate_router.registry.local.pools import PoolSpec
+from sandgate_router.registry.local.process import Process
+from sandgate_router.registry.local.proctree import ProcessTree, count_tasks, find_strays
+from sandgate_router.registry.local.users import OwnUser, runs_as_root
+
+GRACE_SECONDS = 2.0
+"""How long the runtime may take to end its commands before all are killed."""
+
+_KILL_SECONDS = 1.0
+_MAX_ROUNDS = 10
+"""How often strays are looked for: a process that forks all the time may escape one look."""
+
+log = logging.getLogger(__name__)
+
+
+class PlainStarter:
+    """Starts sandboxes without isolation."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._own_users = False
+
+    async def open(self) -> None:
+        """Decide as whom the sandboxes run."""
+        self._own_users = runs_as_root() and all(map(reachable_by_all, _needed_paths()))
+        if self._own_users:
+            # The sandbox's user must reach its workspace; names stay unlisted, and the
+            # sockets are in folders of their own with mode 0700.
+            self._folder.path.chmod(0o711)
+        elif runs_as_root():
+            log.warning(
+                "Un-isolated sandboxes run as root, because no other user can reach %s;"
+                " their limit on processes does not hold.",
+                next(path for path in _needed_paths() if not reachable_by_all(path)),
+            )
+
+    async def start(self, spec: PoolSpec, *, died: Callable[[Member, str], None]) -> Member:
+        """Start a sandbox and wait for its first answer."""
+        sandbox = PlainSandbox(self._folder, Identity.generate(spec), died)
+        try:
+            if self._own_users:
+                sandbox.take_own_user()
+            sandbox.run(spec)
+            await sandbox.become_ready()
+        except BaseException:
+            await sandbox.end()
+            raise
+        return sandbox
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class PlainSandbox:
+    """One sandbox without isolation."""
+
+    def __init__(
+        self, folder: RunFolder, identity: Identity, died: Callable[[Member, str], None]
+    ) -> None:
+        self.id, self.uid = identity.id, identity.uid
+        self._identity = identity
+        self._sockets = folder.new_subfolder()
+        self._work = folder.new_subfolder()
+        self._user: OwnUser | None = None
+        self.endpoints = SandboxEndpoints(
+            name=identity.name,
+            uid=identity.uid,
+            http=str(self._sockets / "http.sock"),
+            relay=None,
+        )
+        self._died = died
+        self._process: Process | None = None
+        self.alive = False
+
+    def take_own_user(self) -> None:
+        """Run as a user that nothing else of the machine belongs to."""
+        try:
+            self._user = OwnUser.reserve()
+        except OSError as error:
+            raise StartFailed(str(error)) from error
+        os.chown(self._work, self._user.uid, self._user.uid)
+
+    def run(self, spec: PoolSpec) -> None:
+        """Start the process."""
+        with listen_unix(self._sockets / "http.sock") as http:
+            # A workspace on disk cannot be limited without a quota of the file system; the
+            # size of each file can.
+            command = ["prlimit", f"--fsize={spec.workspace_bytes}", "--"]
+            if self._user is not None:
+                number = str(self._user.uid)
+                command += ["setpriv", "--reuid", number, "--regid", number, "--clear-groups", "--"]
+            command += [sys.executable, "-I", "-m", "sandgate_runtime"]
+            command += ["--fd", str(http.fileno()), f"--die-with-parent={os.getpid()}"]
+            self._process = Process(
+                command,
+                environ=self._environ(spec),
+                pass_fds=(http.fileno(),),
+                on_exit=self._on_exit,
+            )
+
+    async def become_ready(self) -> None:
+        """Wait for the first answer; from then on an unasked end is a death."""
+        assert self._process is not None
+        await wait_until_ready(self._process, self.endpoints.http)
+        self.alive = True
+
+    async def end(self) -> None:
+        """Ask the runtime to end its commands, then kill what is left of the tree."""
+        self.alive = False
+        if self._process is not None:
+            await self._end_tree(self._process)
+        await asyncio.to_thread(remove_tree, self._work)
+        await asyncio.to_thread(remove_tree, self._sockets)
+        if self._user is not None:
+            self._user.close()
+
+    async def _end_tree(self, process: Process) -> None:
+        tree = ProcessTree(process.pid) if not process.exited.done() else ProcessTree()
+        try:
+            process.send_signal(signal.SIGTERM)
+            if not await process.wait(GRACE_SECONDS):
+                tree.look()
+            uid = self._user.uid if self._user is not None else None
+            for _ in range(_MAX_ROUNDS):
+                strays = await asyncio.to_thread(find_strays, home=str(self._work), uid=uid)
+                for pid in strays:
+                    tree.add(pid)
+                tree.kill()
+                await tree.gone(_KILL_SECONDS)
+                if not strays:
+                    break
+            await process.wait(_KILL_SECONDS)
+        finally:
+            tree.close()
+
+    def _environ(self, spec: PoolSpec) -> dict[str, str]:
+        path = "/usr/local/bin:/usr/bin:/bin"
+        if not sys.base_prefix.startswith("/usr"):
+            path += f":{sys.base_prefix}/bin"
+        environ = runtime_environ(spec, self._identity, home=str(self._work), path=path)
+        if self._user is None:
+            # The kernel counts all of this user's processes, a desktop's included.
+            environ["SANDGATE_MAX_PROCESSES"] = str(count_tasks(os.geteuid()) + spec.max_processes)
+        return environ
+
+    def _on_exit(self) -> None:
+        if self.alive and self._process is not None:
+            self.alive = False
+            self._died(self, f"the runtime {self._process.describe_end()}")
+
+
+def reachable_by_all(path: Path) -> bool:
+    """Tell whether every user may read `path`, by the modes on the way to it."""
+    try:
+        resolved = path.resolve(strict=True)
+        way = all(parent.stat().st_mode & stat.S_IXOTH for parent in resolved.parents)
+        return way and bool(resolved.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
+
+
+def _needed_paths() -> list[Path]:
+    return [
+        Path(sys.executable),
+        Path(sysconfig.get_path("stdlib")),
+        Path(sysconfig.get_path("purelib")),
+        runtime_folder(),
+    ]

@@ -1,0 +1,109 @@
+"""One child process: started without any descriptor of ours, heard to its end, reaped.
+
+`subprocess.Popen` and not the event loop's own start: uvloop was seen to pass descriptors to
+the child that nobody named (its signal pipe, inheritable ones of the caller). And the parent
+death signal is bound to the thread that started the child: here it is the loop's thread.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+
+MAX_TAIL_BYTES = 4096
+"""How much of the last output is kept, to say why a process ended."""
+
+_READ_BYTES = 65536
+
+
+class Process:
+    """A running child; `exited` is done with its return code once it is reaped."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+        on_exit: Callable[[], None] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_exit = on_exit
+        self._tail = b""
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        self._child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            close_fds=True,
+            pass_fds=pass_fds,
+            env=environ,
+            cwd="/",
+        )
+        self.pid = self._child.pid
+        assert self._child.stdout is not None
+        self._output = self._child.stdout
+        os.set_blocking(self._output.fileno(), False)
+        self._pidfd = os.pidfd_open(self.pid)
+        self._loop.add_reader(self._output.fileno(), self._read)
+        self._loop.add_reader(self._pidfd, self._reap)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless the child has ended."""
+        if not self.exited.done():
+            self._child.send_signal(number)
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait for the end; tell whether it came in time."""
+        await asyncio.wait([self.exited], timeout=timeout)
+        return self.exited.done()
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it has ended with exit code 0."""
+        return self.exited.done() and self.exited.result() == 0
+
+    def describe_end(self) -> str:
+        """Return in words how the child ended, with the last it said."""
+        code = self.exited.result() if self.exited.done() else None
+        if code is None:
+            how = "still runs"
+        elif code < 0:
+            how = f"was ended by {signal.Signals(-code).name}"
+        else:
+            how = f"ended with exit code {code}"
+        lines = self._tail.decode(errors="replace").strip().splitlines()
+        return f"{how}: {lines[-1].strip()}" if lines else how
+
+    @property
+    def tail(self) -> str:
+        """The last that the child wrote to standard output and error."""
+        return self._tail.decode(errors="replace").strip()
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self._output.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        if chunk:
+            self._tail = (self._tail + chunk)[-MAX_TAIL_BYTES:]
+        else:
+            self._close_output()
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        code = self._child.wait()  # does not block: the descriptor says that it has ended
+        if not self._output.closed:
+            self._read()
+        self._close_output()  # a grandchild may hold the other end for ever
+        self.exited.set_result(code)
+        if self._on_exit is not None:
+            self._on_exit()
+
+    def _close_output(self) -> None:
+        if not self._output.closed:
+            self._loop.remove_reader(self._output.fileno())
+            self._output.close()

@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+
+from sandgate_router.config import BadConfig
+from sandgate_router.registry.local.pools import DEFAULT_POOLS, load_pools, parse_pools
+
+FAULTS = [
+    ("name: Py", "is not a label"),
+    ("name: a\n  namespace: '-'", "namespace"),
+    ("warm: 1", "missing required field `name`"),
+    ("name: a\n  warm: '1'", "Expected `int`, got `str`"),
+    ("name: a\n  warm: true", "Expected `int`, got `bool`"),
+    ("name: a\n  warm: 5\n  max: 4", "warm 5 is not between 0 and max (4)"),
+    ("name: a\n  warm: 0\n  max: 0", "max 0 is not at least 1"),
+    ("name: a\n  lease_seconds: 0", "lease_seconds 0.0 is not a finite number"),
+    ("name: a\n  idle_seconds: .nan", "idle_seconds nan is not a finite number"),
+    ("name: a\n  memory_bytes: 512", "memory_bytes 512 is not at least 1048576"),
+    ("name: a\n  cpu_seconds: 0", "cpu_seconds 0 is not at least 1"),
+    ("name: a\n  isolation: docker", "isolation"),
+    ("name: a\n  network: host", "network host is not available in this version"),
+    ("name: a\n  image: python", "'image' is no member of a pool"),
+    ("name: a\n  env: {A-B: x}", "env 'A-B' is not a variable's name"),
+    ("name: a\n  env: {SANDGATE_ISOLATED: '1'}", "env SANDGATE_ISOLATED is set by the gateway"),
+    ('name: a\n  env: {A: "x\\0y"}', "env A holds a NUL"),
+]
+
+
+def test_a_pools_file_is_read_with_its_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "pools.yaml"
+    path.write_text("pools:\n- name: a\n  warm: 2\n  env: {A: b}\n- {name: a, namespace: team}\n")
+    first, second = load_pools(path)
+    assert (first.name, first.namespace, first.warm, first.max) == ("a", "default", 2, 32)
+    assert first.env == {"A": "b"}
+    assert (second.namespace, second.workspace_bytes) == ("team", 1024**3)
+
+
+@pytest.mark.parametrize(("entry", "message"), FAULTS)
+def test_a_wrong_pool_is_refused_with_a_sentence(tmp_path: Path, entry: str, message: str) -> None:
+    path = tmp_path / "pools.yaml"
+    path.write_text(f"pools:\n- {entry}\n")
+    with pytest.raises(BadConfig) as refused:
+        load_pools(path)
+    assert message in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert "pool 1" in str(refused.value)
+
+
+def test_all_faults_of_a_file_are_told_at_once() -> None:
+    content = {"pools": [{"name": "A"}, {"name": "b", "warm": -1, "x": 1}, 7], "quota": {}}
+    with pytest.raises(BadConfig) as refused:
+        parse_pools(content)
+    assert len(refused.value.faults) == 5
+
+
+@pytest.mark.parametrize("content", [None, [], {}, {"pools": None}, {"pools": []}])
+def test_a_file_without_pools_is_refused(content: object) -> None:
+    with pytest.raises(BadConfig, match="pools"):
+        parse_pools(content)
+
+
+def test_two_pools_of_one_name_are_refused() -> None:
+    with pytest.raises(BadConfig, match="has that name"):
+        parse_pools({"pools": [{"name": "a"}, {"name": "a"}]})
+
+
+@pytest.mark.parametrize("text", ["pools: [", "\x00", None])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "pools.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BadConfig, match="cannot be read"):
+        load_pools(path)
+
+
+def test_without_a_file_there_is_one_pool_of_four() -> None:
+    (only,) = DEFAULT_POOLS
+    assert (only.name, only.namespace, only.warm, only.max) == ("python", "default", 4, 32)

@@ -34,7 +34,6 @@ NOT_YET = frozenset(
         "SANDGATE_AUDIENCE",
         "SANDGATE_CALLERS",
         "SANDGATE_DENIED",
-        "SANDGATE_KEEP_ORIGIN",
         "SANDGATE_KEYS",
         "SANDGATE_POD_IP",
         "SANDGATE_SCOPED_TOKEN_FILE",
@@ -113,6 +112,12 @@ def _parse_optional_seconds(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}", text):
         raise ValueError("is not a number of seconds")
     return float(text)
+
+
+def _parse_count(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise ValueError("is not a whole number")
+    return int(text)
 
 
 def _parse_flag(text: str) -> bool:
@@ -239,6 +244,20 @@ class Config:
     """How long requests are still served after SIGTERM took readiness away; 0 is allowed."""
     drain_timeout: float = _setting("SANDGATE_DRAIN_TIMEOUT", _parse_seconds, "30", unit="seconds")
     """How long exchanges under way may take to finish after that."""
+    keep_origin: bool = _setting("SANDGATE_KEEP_ORIGIN", _parse_flag, "false")
+    """Whether Origin passes on a WebSocket handshake; it does not match the Host that we send."""
+    websocket_idle_timeout: float = _setting(
+        "WEBSOCKET_IDLE_TIMEOUT_SECONDS", _parse_optional_seconds, "3600", unit="seconds"
+    )
+    """Longest silence of a WebSocket, any byte counting; 0 has no limit."""
+    websocket_max_lifetime: float = _setting(
+        "WEBSOCKET_MAX_LIFETIME_SECONDS", _parse_optional_seconds, "86400", unit="seconds"
+    )
+    """Longest life of a WebSocket; 0 has no limit."""
+    websocket_max_connections_per_client: int = _setting(
+        "WEBSOCKET_MAX_CONNECTIONS_PER_CLIENT", _parse_count, "64"
+    )
+    """WebSockets of one client address at once; 0 has no limit."""
 
     @classmethod
     def from_environ(

@@ -79,6 +79,17 @@ class BadRequest(GatewayError):
     proxy_error = "http_request_error"
 
 
+class UpgradeRequired(BadRequest):
+    """A WebSocket handshake in another version than 13 (RFC 6455 section 4.4)."""
+
+    status, detail = 426, "Only WebSocket version 13 is served."
+
+    def __init__(self) -> None:
+        super().__init__(
+            fields=[("sec-websocket-version", "13"), ("upgrade", "websocket")],
+        )
+
+
 class SandboxIdRequired(BadRequest):
     """No sandbox is named, and the path is none of the gateway's own."""
 

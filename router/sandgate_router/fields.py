@@ -16,6 +16,9 @@ MAX_VIA = 3
 
 VIA = b"1.1 sandgate"
 
+SWITCH = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+"""What both heads of an opening handshake carry to the next hop (RFC 6455 section 4)."""
+
 _HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -97,7 +100,14 @@ def refuse_loop(head: RequestHead) -> None:
 
 
 def build_request_head(
-    head: RequestHead, *, host: bytes, peer: Peer, expectations: bytes, secret: bytes | None
+    head: RequestHead,
+    *,
+    host: bytes,
+    peer: Peer,
+    expectations: bytes,
+    secret: bytes | None,
+    upgrade: bool = False,
+    keep_origin: bool = True,
 ) -> bytes:
     """Return the head that the sandbox gets, with its empty line.
 
@@ -105,11 +115,15 @@ def build_request_head(
         host: the sandbox's DNS name and port.
         expectations: lines with CRLF that tell the runtime whom we believe it to be.
         secret: a whole Authorization value that was meant for us and ends here.
+        upgrade: whether a WebSocket is to be opened; other upgrades are never passed on.
+        keep_origin: whether Origin passes; it would not match the Host that we send.
     """
     values = head.values
     dropped = _NEVER_TO_SANDBOX if peer.trusted else _NEVER_FROM_STRANGERS
     if head.connection and not head.connection <= _PLAIN_OPTIONS:
         dropped = dropped | head.connection
+    if not keep_origin:
+        dropped = dropped | {b"origin"}
     lines = [line for name, _, line in head.fields if name not in dropped]
     if b"authorization" in values:
         lines = _without_our_credential(lines, head.fields, secret)
@@ -128,7 +142,7 @@ def build_request_head(
     elif head.length is not None:
         framing = b"Content-Length: %d\r\n" % head.length
     else:
-        framing = b""
+        framing = SWITCH if upgrade else b""
     return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b%b%b\r\n" % (
         head.method,
         head.target,
@@ -162,11 +176,11 @@ def build_response_head(
     return b"\r\n".join(lines)
 
 
-def build_interim_head(head: ResponseHead) -> bytes:
+def build_interim_head(head: ResponseHead, *, switch: bytes = b"") -> bytes:
     """Return a 1xx head for the client (RFC 9110 section 15.2); it never frames content."""
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
     lines += [line for name, _, line in head.fields if name not in _NEVER_TO_CLIENT]
-    lines.append(b"\r\n")
+    lines.append(switch + b"\r\n")
     return b"\r\n".join(lines)
 
 

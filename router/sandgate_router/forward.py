@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sandgate_router.body import LAST_CHUNK, encode_chunk
+from sandgate_router.config import IpNetwork
 from sandgate_router.connect import Connector
 from sandgate_router.errors import (
     ConnectionTimeout,
@@ -34,6 +35,8 @@ from sandgate_router.registry.base import Endpoint
 from sandgate_router.response import ResponseReader
 from sandgate_router.retry import may_replay
 from sandgate_router.target import TIMEOUT, Routing, parse_timeout
+from sandgate_router.tunnel import Tunnel, TunnelClient, Tunnels
+from sandgate_router.upgrade import counted_client, wants_websocket
 from sandgate_router.upstream import (
     IDLE_SECONDS,
     MAX_IDLE_SECONDS,
@@ -44,16 +47,12 @@ from sandgate_router.upstream import (
 log = logging.getLogger("sandgate.relay")
 
 
-class Client(Protocol):
+class Client(TunnelClient, Protocol):
     """The client's side of an exchange."""
 
     @property
     def peer(self) -> Peer:
         """Whom the sandbox is told of."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the client reads too slowly for more."""
 
     @property
     def unsent(self) -> int:
@@ -63,23 +62,14 @@ class Client(Protocol):
     def closing(self) -> bool:
         """Whether the connection is to end after this exchange."""
 
-    def send(self, data: bytes) -> None:
-        """Send bytes to the client."""
-
-    def pause_content(self) -> None:
-        """Stop taking the request's content."""
-
-    def resume_content(self) -> None:
-        """Take the request's content again."""
+    def join(self, tunnel: Tunnel) -> None:
+        """Leave HTTP: whatever comes now is the tunnel's."""
 
     def refuse(self, error: GatewayError) -> None:
         """Answer in the sandbox's place and end the exchange."""
 
     def finish(self, *, status: int, keep_alive: bool) -> None:
         """End the exchange after a whole response."""
-
-    def abort(self, error: GatewayError) -> None:
-        """End the connection in a way that no client takes for a whole response."""
 
 
 @dataclass(slots=True)
@@ -91,6 +81,11 @@ class Relay:
     date: Callable[[], bytes]
     timeout: float
     """Longest wait for a response head and for every later gap, in seconds."""
+    tunnels: Tunnels
+    trusted_proxies: tuple[IpNetwork, ...] = ()
+    """Networks whose word about earlier hops is believed."""
+    keep_origin: bool = False
+    """Whether Origin passes on a WebSocket handshake."""
     exchanges: set["Exchange"] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -100,12 +95,14 @@ class Relay:
         for exchange in list(self.exchanges):
             if exchange.deadline < now:
                 exchange.expire()
+        self.tunnels.sweep()
         self.connector.pool.sweep()
 
     async def close(self) -> None:
         """End every exchange and connection."""
         for exchange in list(self.exchanges):
             exchange.drop()
+        self.tunnels.close()
         tasks = list(self.tasks)
         for task in tasks:
             task.cancel()
@@ -120,6 +117,7 @@ class Exchange:
         "_client",
         "_connection",
         "_content_done",
+        "_counted",
         "_head",
         "_reader",
         "_relay",
@@ -128,6 +126,7 @@ class Exchange:
         "_task",
         "_timeout",
         "_unsent",
+        "_upgrade",
         "_waiting",
         "deadline",
     )
@@ -141,7 +140,11 @@ class Exchange:
         *,
         secret: bytes | None,
     ) -> None:
-        """Prepare; `secret` is a whole Authorization value that was meant for the gateway."""
+        """Prepare; `secret` is a whole Authorization value that was meant for the gateway.
+
+        Raises:
+            BadRequest: it asks for a WebSocket by a handshake that is none.
+        """
         self._relay = relay
         self._client = client
         self._head = head
@@ -153,7 +156,10 @@ class Exchange:
         self._waiting: list[bytes] = []
         """Framed content that arrived before the connection stood."""
         self._content_done = not head.has_content
-        self._reader = ResponseReader(head, date=relay.date)
+        self._upgrade = b"upgrade" in head.values and wants_websocket(head)
+        self._counted: bytes | None = None
+        """The address under which a WebSocket of this client is counted."""
+        self._reader = ResponseReader(head, date=relay.date, upgrade=self._upgrade)
         self._unsent = 0
         self.deadline = 0.0
 
@@ -178,6 +184,8 @@ class Exchange:
             self._timeout = parse_timeout(self._head.values[TIMEOUT], cap=relay.timeout)
         refuse_loop(self._head)
         endpoint, connection = relay.connector.pooled(self._routing)
+        if self._upgrade:
+            self._reserve_tunnel()
         relay.exchanges.add(self)
         if connection is not None:
             self._attach(connection)
@@ -233,6 +241,16 @@ class Exchange:
             client.send(data)
         if reader.done:
             self._finish()
+        elif reader.switched is not None:
+            self._become_tunnel(reader.switched)
+
+    def upstream_half_closed(self) -> bool:
+        """Let the connection end: a response ends with its side."""
+        return False
+
+    def endpoint_gone(self) -> None:
+        """End both sides, since the sandbox is being released."""
+        self.upstream_ended(clean=False)
 
     def upstream_ended(self, *, clean: bool) -> None:
         """Learn that the sandbox's connection is gone."""
@@ -314,6 +332,8 @@ class Exchange:
             peer=self._client.peer,
             expectations=connection.expectations,
             secret=self._secret,
+            upgrade=self._upgrade,
+            keep_origin=self._relay.keep_origin or not self._upgrade,
         )
         if self._waiting:
             head = b"".join([head, *self._waiting])
@@ -324,6 +344,25 @@ class Exchange:
             connection.pause_reading()
         if connection.unsent <= WRITE_HIGH_WATER:
             self._client.resume_content()
+
+    def _reserve_tunnel(self) -> None:
+        relay = self._relay
+        forwarded = [value for name, value, _ in self._head.fields if name == b"x-forwarded-for"]
+        client = counted_client(self._client.peer, forwarded, relay.trusted_proxies)
+        relay.tunnels.reserve(client)
+        self._counted = client
+
+    def _become_tunnel(self, behind: bytes) -> None:
+        """Leave HTTP; `behind` came with the sandbox's 101."""
+        connection, counted = self._connection, self._counted
+        assert connection is not None
+        assert counted is not None
+        self._connection = self._counted = None
+        self._end()
+        tunnel = Tunnel(self._relay.tunnels, self._client, connection, counted=counted)
+        self._client.join(tunnel)
+        if behind:
+            tunnel.response_data(behind)
 
     def _finish(self) -> None:
         """End after a whole response; the connection goes back where both legs are clean."""
@@ -345,6 +384,9 @@ class Exchange:
 
     def _end(self) -> None:
         self._relay.exchanges.discard(self)
+        if self._counted is not None:
+            self._relay.tunnels.free(self._counted)
+            self._counted = None
         if self._task is not None:
             self._task.cancel()
             self._task = None

@@ -20,7 +20,6 @@ from typing import Protocol, cast
 from sandgate_router.access import check_local
 from sandgate_router.authorize import Authorizer
 from sandgate_router.body import BadFraming, ChunkedDecoder, Decoder, LengthDecoder
-from sandgate_router.config import IpNetwork
 from sandgate_router.errors import (
     BadRequest,
     BadUpstreamResponse,
@@ -38,6 +37,7 @@ from sandgate_router.inbox import Inbox
 from sandgate_router.metrics import Reason, RequestMetrics
 from sandgate_router.refusal import build_options_answer, build_refusal
 from sandgate_router.target import is_for_a_sandbox, parse_routing
+from sandgate_router.tunnel import Tunnel
 from sandgate_router.upstream import WRITE_HIGH_WATER
 
 HEAD_SECONDS = 10.0
@@ -65,12 +65,6 @@ class AnyExchange(Protocol):
     def answering(self) -> bool:
         """Whether the head of the response is out."""
 
-    def start(self) -> None:
-        """Begin."""
-
-    def content(self, data: bytes, *, last: bool) -> None:
-        """Take the next piece of the request's content."""
-
     def client_gone(self) -> None:
         """Learn that nobody waits any more."""
 
@@ -79,6 +73,16 @@ class AnyExchange(Protocol):
 
     def client_writable(self) -> None:
         """Learn that the client has caught up."""
+
+
+class HttpExchange(AnyExchange, Protocol):
+    """An exchange of requests and responses, not yet a tunnel."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def content(self, data: bytes, *, last: bool) -> None:
+        """Take the next piece of the request's content."""
 
 
 @dataclass(slots=True)
@@ -90,7 +94,6 @@ class Gateway:
     loopback_only: bool
     """Whether the relay asks no credential and serves this machine alone."""
     metrics: RequestMetrics
-    trusted_proxies: tuple[IpNetwork, ...]
     clock: Callable[[], float]
     draining: bool = False
     connections: set["ClientConnection"] = field(default_factory=set)
@@ -110,11 +113,14 @@ class ClientConnection(asyncio.Protocol):
     def __init__(
         self,
         gateway: Gateway,
-        app_exchange: Callable[["ClientConnection", RequestHead], AnyExchange],
+        app_exchange: Callable[["ClientConnection", RequestHead], HttpExchange],
     ) -> None:
         self._gateway = gateway
         self._app_exchange = app_exchange
         self._exchange: AnyExchange | None = None
+        self._http: HttpExchange | None = None
+        """The exchange while it is no tunnel; it takes content."""
+        self._tunnel: Tunnel | None = None
         self._head: RequestHead | None = None
         self._namespace = "-"
         self._began = 0.0
@@ -164,7 +170,7 @@ class ClientConnection(asyncio.Protocol):
         address = (transport.get_extra_info("peername") or ("",))[0]
         if address:
             ip = ip_address(address.partition("%")[0])
-            trusted = any(ip in network for network in gateway.trusted_proxies)
+            trusted = any(ip in network for network in gateway.relay.trusted_proxies)
             self.peer = Peer(str(ip).encode(), trusted=trusted)
         self.deadline = gateway.clock() + HEAD_SECONDS
 
@@ -178,8 +184,11 @@ class ClientConnection(asyncio.Protocol):
             exchange.client_gone()
 
     def eof_received(self) -> bool:
-        """Take the end of the client's side for its end: nobody waits for the answer."""
-        return False
+        """Take the end of the client's side for its end, but in a tunnel: nobody waits."""
+        if self._tunnel is None:
+            return False
+        self._tunnel.client_ended()
+        return True
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -187,6 +196,8 @@ class ClientConnection(asyncio.Protocol):
             self._discard(data)
         elif self._decoder is not None:
             self._take_content(data)
+        elif self._tunnel is not None:
+            self._tunnel.client_data(data)
         else:
             self._inbox.put(data)
             self._take_heads()
@@ -252,6 +263,26 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = self._gateway.clock() + KEEP_ALIVE_SECONDS
             self._go_on()
 
+    def join(self, tunnel: Tunnel) -> None:
+        """Leave HTTP: whatever comes now is the tunnel's."""
+        self._exchange = self._tunnel = tunnel
+        self._http = None
+        self._pipeline_paused = False
+        self._apply_pauses()
+        if self._inbox:
+            tunnel.client_data(self._inbox.take())
+
+    def end(self) -> None:
+        """Send the end of the sandbox's side of a tunnel, and take bytes on."""
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+
+    def close(self, *, status: int) -> None:
+        """Close after what has been sent."""
+        self._observe(status)
+        self._exchange = self._tunnel = None
+        self._linger()
+
     def refuse(self, error: GatewayError) -> None:
         """Answer in the sandbox's place, and end the exchange."""
         head, exchange = self._head, self._exchange
@@ -272,7 +303,7 @@ class ClientConnection(asyncio.Protocol):
         """End the connection by a reset, which no client takes for a whole response."""
         self._count_upstream_error(error)
         self._observe(error.status)
-        self._exchange = self._decoder = None
+        self._exchange = self._decoder = self._tunnel = None
         if not self.transport.is_closing():
             _reset_on_close(self.transport)
         self.transport.abort()
@@ -310,7 +341,7 @@ class ClientConnection(asyncio.Protocol):
         if head.target == b"*":
             self._answer_options(head)
             return
-        exchange: AnyExchange
+        exchange: HttpExchange
         if is_for_a_sandbox(head.values, head.aliases):
             if gateway.loopback_only:
                 _check_local(head)
@@ -322,7 +353,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             exchange = self._app_exchange(self, head)
             self.deadline = self._began + CONTENT_SECONDS if head.has_content else _NEVER
-        self._exchange = exchange
+        self._exchange = self._http = exchange
         if head.has_content:
             self._decoder = ChunkedDecoder() if head.chunked else LengthDecoder(head.length or 0)
         try:
@@ -334,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
             self._take_content(self._inbox.take())
 
     def _take_content(self, data: bytes) -> None:
-        decoder, exchange = self._decoder, self._exchange
+        decoder, exchange = self._decoder, self._http
         assert decoder is not None
         assert exchange is not None
         try:

@@ -18,7 +18,7 @@ from sandgate_router.body import (
     encode_chunk,
 )
 from sandgate_router.errors import BadUpstreamResponse, UpstreamClosed
-from sandgate_router.fields import build_interim_head, build_response_head
+from sandgate_router.fields import SWITCH, build_interim_head, build_response_head
 from sandgate_router.head import (
     MAX_RESPONSE_HEAD_BYTES,
     RequestHead,
@@ -26,6 +26,7 @@ from sandgate_router.head import (
     is_hopeless,
     parse_response_head,
 )
+from sandgate_router.upgrade import grants_websocket
 
 MAX_INTERIM_RESPONSES = 16
 """1xx heads before the final one; more is an attack (httpx was seen to swallow 5,000)."""
@@ -41,12 +42,24 @@ class ResponseReader:
         "_interim",
         "_rechunk",
         "_request",
+        "_upgrade",
         "answering",
         "head",
+        "switched",
     )
 
-    def __init__(self, request: RequestHead, *, date: Callable[[], bytes]) -> None:
-        """Expect the response to `request`; `date` gives a Date field where there is none."""
+    def __init__(
+        self, request: RequestHead, *, date: Callable[[], bytes], upgrade: bool = False
+    ) -> None:
+        """Expect the response to `request`.
+
+        Args:
+            date: gives a Date field where there is none.
+            upgrade: whether a WebSocket was asked for, so that 101 grants it.
+        """
+        self._upgrade = upgrade
+        self.switched: bytes | None = None
+        """Once a 101 is out: what came behind it, which is no longer HTTP."""
         self._request = request
         self._date = date
         self._decoder: Decoder | None = None
@@ -97,6 +110,9 @@ class ResponseReader:
             interim, rest = self._read_heads(data)
             if self.head is None:
                 return interim
+            if self.head.status == 101:
+                self.answering, self.switched = True, rest
+                return interim + build_interim_head(self.head, switch=SWITCH)
             head = build_response_head(
                 self.head,
                 framing=self._choose_framing(self.head),
@@ -138,11 +154,12 @@ class ResponseReader:
                 raise BadUpstreamResponse
             head = parse_response_head(data[: end + 2])
             data, seen = data[end + 4 :], 0
-            if head.status >= 200:
+            switches = head.status == 101 and self._upgrade and grants_websocket(head)
+            if head.status >= 200 or switches:
                 self.head = head
                 return interim, data
             self._interim += 1
-            # No upgrade was passed on, so 101 answers a question that nobody asked.
+            # A 101 to anything else answers a question that nobody asked.
             if head.status == 101 or self._interim > MAX_INTERIM_RESPONSES:
                 raise BadUpstreamResponse
             if self._request.http_1_1:  # RFC 9110 section 15.2: never to an HTTP/1.0 client

@@ -32,13 +32,14 @@ from sandgate_router.config import BadConfig, Command, Config, ListenAddress
 from sandgate_router.connect import Connector
 from sandgate_router.control.app import build_control_app
 from sandgate_router.forward import Relay
-from sandgate_router.gateway import ClientConnection, Gateway
+from sandgate_router.gateway import LINGER_SECONDS, ClientConnection, Gateway
 from sandgate_router.metrics import RequestMetrics
 from sandgate_router.probes import Readiness, build_metrics_app
 from sandgate_router.registry.base import Registry
 from sandgate_router.registry.local import IsolationUnavailable, build_local_registry
 from sandgate_router.registry.static import BadSandboxFile, StaticRegistry
 from sandgate_router.resolve import Resolver
+from sandgate_router.tunnel import Tunnels
 from sandgate_router.upstream import UpstreamPool
 from sandgate_router.welcome import build_welcome
 
@@ -117,8 +118,8 @@ async def _serve(
         stack.enter_context(stop.on_signals(loop))
         await registry.start()
         stack.push_async_callback(registry.close)
-        stack.push_async_callback(gateway.relay.close)
         await stack.enter_async_context(_sweeping(gateway))
+        stack.push_async_callback(_let_go, gateway)
         if metrics_listener is not None:
             await stack.enter_async_context(_serving_metrics(gateway.metrics, metrics_listener))
         welcome = functools.partial(_welcome, command, config, registry)
@@ -142,6 +143,14 @@ def build_gateway(config: Config, registry: Registry, *, clock: Callable[[], flo
         ),
         clock=clock,
         date=_Date().value,
+        tunnels=Tunnels(
+            clock=clock,
+            idle=config.websocket_idle_timeout,
+            lifetime=config.websocket_max_lifetime,
+            per_client=config.websocket_max_connections_per_client,
+        ),
+        trusted_proxies=config.trusted_proxies,
+        keep_origin=config.keep_origin,
         timeout=config.proxy_timeout,
     )
     shared = config.router_auth_token if config.effective_auth == "shared" else None
@@ -150,7 +159,6 @@ def build_gateway(config: Config, registry: Registry, *, clock: Callable[[], flo
         authorizer=SharedToken(shared) if shared else Anyone(),
         loopback_only=config.listen.is_loopback and shared is None,
         metrics=metrics,
-        trusted_proxies=config.trusted_proxies,
         clock=clock,
     )
 
@@ -260,6 +268,15 @@ class _Date:
             self._second = second
             self._text = formatdate(second, usegmt=True).encode("ascii")
         return self._text
+
+
+async def _let_go(gateway: Gateway) -> None:
+    """End all traffic, and wait until what was said last has been read."""
+    await gateway.relay.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while gateway.connections:  # noqa: ASYNC110 - nothing else happens any more
+                await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

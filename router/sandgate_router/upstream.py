@@ -36,8 +36,14 @@ class Handler(Protocol):
     def response_data(self, data: bytes) -> None:
         """Take bytes from the sandbox."""
 
+    def upstream_half_closed(self) -> bool:
+        """Learn that the sandbox has ended its side; return whether to keep ours open."""
+
     def upstream_ended(self, *, clean: bool) -> None:
         """Learn that the sandbox closed; `clean` says by FIN rather than by a reset."""
+
+    def endpoint_gone(self) -> None:
+        """End the use of a connection whose endpoint has left the table."""
 
     def upstream_full(self) -> None:
         """Stop sending for now."""
@@ -110,6 +116,17 @@ class UpstreamConnection(asyncio.Protocol):
             self.closed = True
             self._transport.abort()
 
+    def end(self) -> None:
+        """Send the end of our side, and read on."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close after what has been sent; the handler learns nothing more."""
+        self.handler = None
+        self.closed = True
+        self._transport.close()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport of the event loop."""
         transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
@@ -124,7 +141,9 @@ class UpstreamConnection(asyncio.Protocol):
             self.handler.response_data(data)
 
     def eof_received(self) -> bool:
-        """Tell the exchange that the sandbox has ended its side; the transport closes."""
+        """Tell the handler that the sandbox has ended its side; mostly ours ends with it."""
+        if self.handler is not None and self.handler.upstream_half_closed():
+            return True
         self.closed = True
         if self.handler is not None:
             self.handler.upstream_ended(clean=True)
@@ -221,10 +240,10 @@ class UpstreamPool:
         """Abort every connection of an endpoint that left the table, lent ones included."""
         self._idle.pop(endpoint, None)
         for connection in list(self._all.get(endpoint, ())):
-            handler = connection.handler
-            connection.abort()
-            if handler is not None:
-                handler.upstream_ended(clean=False)
+            if connection.handler is not None:
+                connection.handler.endpoint_gone()
+            else:
+                connection.abort()
 
     def sweep(self) -> None:
         """Close what has been idle for too long."""
@@ -283,8 +302,14 @@ class _RelayAnswer:
         if not self._answer.done():
             self._answer.set_result(data)
 
+    def upstream_half_closed(self) -> bool:
+        return False
+
     def upstream_ended(self, *, clean: bool) -> None:
         del clean
+        self.endpoint_gone()
+
+    def endpoint_gone(self) -> None:
         if not self._answer.done():
             self._answer.set_exception(ConnectionResetError("the sandbox's port relay closed"))
 

@@ -48,7 +48,9 @@ class PlainStarter:
 
     async def open(self) -> None:
         """Decide as whom the sandboxes run."""
-        self._own_users = runs_as_root() and all(map(reachable_by_all, _needed_paths()))
+        # The workspaces lie in the temporary folder, which may be root's alone (pam_tmpdir).
+        needed = [*_needed_paths(), self._folder.path.parent]
+        self._own_users = runs_as_root() and all(map(reachable_by_all, needed))
         if self._own_users:
             # The sandbox's user must reach its workspace; names stay unlisted, and the
             # sockets are in folders of their own with mode 0700.
@@ -57,7 +59,7 @@ class PlainStarter:
             log.warning(
                 "Un-isolated sandboxes run as root, because no other user can reach %s;"
                 " their limit on processes does not hold.",
-                next(path for path in _needed_paths() if not reachable_by_all(path)),
+                next(path for path in needed if not reachable_by_all(path)),
             )
 
     async def start(self, spec: PoolSpec, *, died: Callable[[Member, str], None]) -> Member:

@@ -1,9 +1,9 @@
 """One exchange of the control app, run by uvicorn's request-response cycle.
 
 The only place that touches a private class of uvicorn, which is why pyproject.toml bounds its
-version and a test checks what is used here. The cycle writes straight to the client's
-transport; it is given a flow object that pauses through the connection, so that the two never
-disagree about who paused the reading.
+version and a test checks what is used here. The cycle is given a transport that leaves the close
+after an answer to the connection, which lingers, and a flow object that pauses through the
+connection, so that the two never disagree about who paused the reading.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class AppExchange:
         self._content = asyncio.Event()
         self._cycle = RequestResponseCycle(
             scope=cast(Any, self._scope()),
-            transport=client.transport,
+            transport=cast(asyncio.Transport, _CycleTransport(self, client.transport)),
             flow=self._flow,
             logger=log,
             access_logger=log,
@@ -96,6 +96,11 @@ class AppExchange:
     def answering(self) -> bool:
         """Whether the head of the response is out."""
         return self._cycle.response_started
+
+    @property
+    def answered(self) -> bool:
+        """Whether the whole response is out."""
+        return self._cycle.response_complete
 
     def start(self) -> None:
         """Run the app in a task that the server waits for."""
@@ -158,6 +163,28 @@ class AppExchange:
             "headers": [(name, value) for name, value, _ in head.fields],
             "state": self._host.app_state.copy(),
         }
+
+
+class _CycleTransport:
+    """The client's transport as the cycle uses it."""
+
+    def __init__(self, exchange: AppExchange, transport: asyncio.Transport) -> None:
+        self._exchange = exchange
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close in the middle of an answer; after a whole one the connection does it.
+
+        A close with unread bytes of the client would reset the connection, and the answer with it.
+        """
+        if not self._exchange.answered:
+            self._transport.close()
 
 
 class _Flow(FlowControl):

@@ -20,7 +20,11 @@ FOR_OTHERS = frozenset(
     {
         "SANDGATE_URL",
         "SANDGATE_TOKEN",
+        "SANDGATE_ROUTER_TOKEN",
+        "SANDGATE_COMMAND_CPU_SECONDS",
+        "SANDGATE_COMMAND_MEMORY_BYTES",
         "SANDGATE_ISOLATED",
+        "SANDGATE_MAX_PROCESSES",
         "SANDGATE_SANDBOX_NAME",
         "SANDGATE_SANDBOX_UID",
         "SANDGATE_STATE_DIR",
@@ -117,6 +121,12 @@ def _parse_optional_seconds(text: str) -> float:
 def _parse_count(text: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", text):
         raise ValueError("is not a whole number")
+    return int(text)
+
+
+def _parse_bytes(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise ValueError("is not a whole number of bytes")
     return int(text)
 
 
@@ -258,6 +268,17 @@ class Config:
         "WEBSOCKET_MAX_CONNECTIONS_PER_CLIENT", _parse_count, "64"
     )
     """WebSockets of one client address at once; 0 has no limit."""
+    max_inflight_per_sandbox: int = _setting(
+        "SANDGATE_MAX_INFLIGHT_PER_SANDBOX", _parse_count, "256"
+    )
+    """Requests and WebSockets of one sandbox at once; 0 has no limit. One that hangs must not
+    hold the connections of all others; Envoy lets 1,024 through to a whole cluster."""
+    max_body_bytes: int = _setting("SANDGATE_MAX_BODY_BYTES", _parse_bytes, "0", unit="bytes")
+    """Largest content of a request to a sandbox; 0 has no limit. It streams, so it costs the
+    gateway nothing, and what a sandbox can take is the sandbox's to say."""
+    max_connections: int = _setting("SANDGATE_MAX_CONNECTIONS", _parse_count, "0")
+    """Client connections at once, at most half of the descriptors, which 0 takes: an exchange
+    needs a second one for its sandbox."""
 
     @classmethod
     def from_environ(

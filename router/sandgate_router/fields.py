@@ -6,10 +6,12 @@ is invented for the client: no Accept-Encoding, no User-Agent, no framing it did
 """
 
 import re
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from sandgate_router.errors import ProxyLoop
-from sandgate_router.head import Field, RequestHead, ResponseHead
+from sandgate_router.head import RequestHead, ResponseHead
 
 MAX_VIA = 3
 """Times a request may have passed this gateway. Chained gateways are rare, loops are not."""
@@ -53,7 +55,14 @@ _FORWARDING = frozenset(
 )
 """What a client says of its own way to us; believed only from trusted proxies."""
 
-_NEVER_FROM_STRANGERS = _NEVER_TO_SANDBOX | _FORWARDING
+_DROPPED: dict[tuple[bool, bool], AbstractSet[bytes]] = {
+    (trusted, ours): _NEVER_TO_SANDBOX
+    | (frozenset() if trusted else _FORWARDING)
+    | ({b"authorization"} if ours else frozenset())
+    for trusted in (False, True)
+    for ours in (False, True)
+}
+"""By whether the peer is trusted, and whether the credential was meant for us."""
 
 _NEVER_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"proxy-status", b"x-sandbox-error"}
 
@@ -119,16 +128,12 @@ def build_request_head(
         keep_origin: whether Origin passes; it would not match the Host that we send.
     """
     values = head.values
-    dropped = _NEVER_TO_SANDBOX if peer.trusted else _NEVER_FROM_STRANGERS
-    if head.connection and not head.connection <= _PLAIN_OPTIONS:
-        dropped = dropped | head.connection
+    dropped = _choose_dropped(head, peer, secret)
     if not keep_origin:
         dropped = dropped | {b"origin"}
     lines = [line for name, _, line in head.fields if name not in dropped]
-    if b"authorization" in values:
-        lines = _without_our_credential(lines, head.fields, secret)
-    if b"x-request-id" in values:
-        lines = _without_malformed_request_id(lines, head)
+    if head.aliases:
+        lines = _without_aliases(lines, head, dropped)
     if peer.trusted:
         added = _forwarding_lines(head, peer, lines)
     else:
@@ -156,30 +161,30 @@ def build_request_head(
 
 
 def build_response_head(
-    head: ResponseHead, *, framing: bytes, date: bytes, connection: bytes
+    head: ResponseHead, *, framing: bytes, date: Callable[[], bytes], connection: bytes
 ) -> bytes:
     """Return the head that the client gets, with its empty line.
 
     Args:
         framing: the line that frames the content for the client, with CRLF; or nothing.
-        date: value for a Date field where the sandbox sent none (RFC 9110 section 6.6.1).
+        date: gives a Date field where the sandbox sent none (RFC 9110 section 6.6.1).
         connection: a Connection line with CRLF; or nothing.
     """
-    dropped = _NEVER_TO_CLIENT
+    dropped: AbstractSet[bytes] = _NEVER_TO_CLIENT
     if head.connection and not head.connection <= _PLAIN_OPTIONS:
         dropped = dropped | head.connection
-    lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
-    lines += [field[2] for field in head.fields if field[0] not in dropped]
+    lines = [line for name, _, line in head.fields if name not in dropped]
     if b"date" not in head.values:
-        lines.append(b"Date: " + date)
+        lines.append(b"Date: " + date())
     lines.append(framing + connection + b"\r\n")
-    return b"\r\n".join(lines)
+    return b"HTTP/1.1 %d %b\r\n%b" % (head.status, head.reason, b"\r\n".join(lines))
 
 
 def build_interim_head(head: ResponseHead, *, switch: bytes = b"") -> bytes:
     """Return a 1xx head for the client (RFC 9110 section 15.2); it never frames content."""
+    dropped = _NEVER_TO_CLIENT | head.connection
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
-    lines += [line for name, _, line in head.fields if name not in _NEVER_TO_CLIENT]
+    lines += [line for name, _, line in head.fields if name not in dropped]
     lines.append(switch + b"\r\n")
     return b"\r\n".join(lines)
 
@@ -202,22 +207,41 @@ def _forwarding_lines(head: RequestHead, peer: Peer, lines: list[bytes]) -> byte
     return b"\r\n".join(added)
 
 
-def _without_our_credential(
-    lines: list[bytes], fields: list[Field], secret: bytes | None
+def _without_aliases(
+    lines: list[bytes], head: RequestHead, dropped: AbstractSet[bytes]
 ) -> list[bytes]:
-    ours = {
-        line
-        for name, value, line in fields
-        if name == b"authorization" and (value == secret or _OUR_BEARER.fullmatch(value))
+    """Drop what an application takes for a field that ends here: CGI and WSGI fold `_` and `-`."""
+    folded = {
+        alias for alias in head.aliases if alias in dropped or alias.startswith(_EXPECTATION_PREFIX)
     }
-    return [line for line in lines if line not in ours] if ours else lines
-
-
-def _without_malformed_request_id(lines: list[bytes], head: RequestHead) -> list[bytes]:
+    if not folded:
+        return lines
     bad = {
         line
-        for name, value, line in head.fields
-        if name == b"x-request-id"
-        and (b"x-request-id" in head.repeated or _REQUEST_ID.fullmatch(value) is None)
+        for name, _, line in head.fields
+        if name.replace(b"_", b"-").replace(b".", b"-") in folded
     }
-    return [line for line in lines if line not in bad] if bad else lines
+    return [line for line in lines if line not in bad]
+
+
+def _choose_dropped(head: RequestHead, peer: Peer, secret: bytes | None) -> AbstractSet[bytes]:
+    """Return the names that end here; on most requests one of four sets that are made once."""
+    values, repeated = head.values, head.repeated
+    credential = values.get(b"authorization")
+    ours = credential is not None and (
+        credential == secret or _OUR_BEARER.fullmatch(credential) is not None
+    )
+    if repeated and b"authorization" in repeated:
+        ours = any(
+            name == b"authorization" and _OUR_BEARER.fullmatch(value)
+            for name, value, _ in head.fields
+        )
+    dropped = _DROPPED[peer.trusted, ours]
+    if head.connection and not head.connection <= _PLAIN_OPTIONS:
+        dropped = dropped | head.connection
+    request_id = values.get(b"x-request-id")
+    if request_id is not None and (
+        b"x-request-id" in repeated or _REQUEST_ID.fullmatch(request_id) is None
+    ):
+        dropped = dropped | {b"x-request-id"}
+    return dropped

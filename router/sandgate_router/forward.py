@@ -13,6 +13,7 @@ This is the hot path, driven by callbacks: a task exists only while a connection
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from sandgate_router.config import IpNetwork
 from sandgate_router.connect import Connector
 from sandgate_router.errors import (
     ConnectionTimeout,
+    ContentTooLarge,
     Draining,
     GatewayError,
     InternalError,
@@ -30,7 +32,8 @@ from sandgate_router.errors import (
     UpstreamTimeout,
 )
 from sandgate_router.fields import Peer, build_request_head, refuse_loop
-from sandgate_router.head import RequestHead, ResponseHead
+from sandgate_router.head import RequestHead
+from sandgate_router.limits import InFlight, Sandbox
 from sandgate_router.registry.base import Endpoint
 from sandgate_router.response import ResponseReader
 from sandgate_router.retry import may_replay
@@ -45,6 +48,9 @@ from sandgate_router.upstream import (
 )
 
 log = logging.getLogger("sandgate.relay")
+
+_UNLIMITED = 2**63
+"""More content than any Content-Length that is accepted."""
 
 
 class Client(TunnelClient, Protocol):
@@ -82,6 +88,9 @@ class Relay:
     timeout: float
     """Longest wait for a response head and for every later gap, in seconds."""
     tunnels: Tunnels
+    in_flight: InFlight
+    max_content: int = 0
+    """Largest content of a request, in bytes; 0 has no limit."""
     trusted_proxies: tuple[IpNetwork, ...] = ()
     """Networks whose word about earlier hops is believed."""
     keep_origin: bool = False
@@ -97,6 +106,11 @@ class Relay:
                 exchange.expire()
         self.tunnels.sweep()
         self.connector.pool.sweep()
+
+    def tunnel_ended(self, sandbox: Sandbox, client: bytes) -> None:
+        """Count one tunnel less, of its sandbox and of its client."""
+        self.in_flight.leave(sandbox)
+        self.tunnels.free(client)
 
     async def close(self) -> None:
         """End every exchange and connection."""
@@ -117,11 +131,13 @@ class Exchange:
         "_client",
         "_connection",
         "_content_done",
+        "_content_left",
         "_counted",
         "_head",
         "_reader",
         "_relay",
         "_routing",
+        "_sandbox",
         "_secret",
         "_task",
         "_timeout",
@@ -156,6 +172,10 @@ class Exchange:
         self._waiting: list[bytes] = []
         """Framed content that arrived before the connection stood."""
         self._content_done = not head.has_content
+        self._content_left = relay.max_content or _UNLIMITED
+        """Bytes of content that may still come."""
+        self._sandbox: Sandbox | None = None
+        """The name under which the exchange is counted, while it is."""
         self._upgrade = b"upgrade" in head.values and wants_websocket(head)
         self._counted: bytes | None = None
         """The address under which a WebSocket of this client is counted."""
@@ -182,10 +202,16 @@ class Exchange:
         relay = self._relay
         if TIMEOUT in self._head.values:
             self._timeout = parse_timeout(self._head.values[TIMEOUT], cap=relay.timeout)
-        refuse_loop(self._head)
-        endpoint, connection = relay.connector.pooled(self._routing)
-        if self._upgrade:
-            self._reserve_tunnel()
+        if b"via" in self._head.values:
+            refuse_loop(self._head)
+        if (self._head.length or 0) > self._content_left:
+            raise ContentTooLarge
+        try:
+            self._reserve()
+            endpoint, connection = relay.connector.pooled(self._routing)
+        except GatewayError:
+            self._end()
+            raise
         relay.exchanges.add(self)
         if connection is not None:
             self._attach(connection)
@@ -199,6 +225,10 @@ class Exchange:
         """Take the next piece of the request's content from the client."""
         self._content_done = last
         if self._head.chunked:
+            self._content_left -= len(data)
+            if self._content_left < 0:
+                self._fail(ContentTooLarge(reached="unknown" if self._connection else "no"))
+                return
             data = encode_chunk(data) if data else b""
             if last:
                 data += LAST_CHUNK
@@ -221,6 +251,7 @@ class Exchange:
 
     def client_writable(self) -> None:
         """Read from the sandbox again."""
+        self._unsent = 0
         self._touch()
         if self._connection is not None:
             self._connection.resume_reading()
@@ -277,6 +308,7 @@ class Exchange:
 
     def upstream_writable(self) -> None:
         """Read the client's content again."""
+        self._unsent = 0
         self._touch()
         self._client.resume_content()
 
@@ -335,18 +367,25 @@ class Exchange:
             upgrade=self._upgrade,
             keep_origin=self._relay.keep_origin or not self._upgrade,
         )
-        if self._waiting:
+        waited = bool(self._waiting)
+        if waited:
             head = b"".join([head, *self._waiting])
             self._waiting.clear()
         self._touch()
         connection.write(head)
         if self._client.full:
             connection.pause_reading()
-        if connection.unsent <= WRITE_HIGH_WATER:
+        if waited and connection.unsent <= WRITE_HIGH_WATER:
             self._client.resume_content()
 
-    def _reserve_tunnel(self) -> None:
-        relay = self._relay
+    def _reserve(self) -> None:
+        """Count the exchange; raise TooManyRequests where it is one too many."""
+        relay, target = self._relay, self._routing.target
+        sandbox = (target.namespace, target.sandbox)
+        relay.in_flight.enter(sandbox)
+        self._sandbox = sandbox
+        if not self._upgrade:
+            return
         forwarded = [value for name, value, _ in self._head.fields if name == b"x-forwarded-for"]
         client = counted_client(self._client.peer, forwarded, relay.trusted_proxies)
         relay.tunnels.reserve(client)
@@ -354,12 +393,14 @@ class Exchange:
 
     def _become_tunnel(self, behind: bytes) -> None:
         """Leave HTTP; `behind` came with the sandbox's 101."""
-        connection, counted = self._connection, self._counted
+        connection, sandbox, counted = self._connection, self._sandbox, self._counted
         assert connection is not None
+        assert sandbox is not None
         assert counted is not None
-        self._connection = self._counted = None
+        self._connection = self._sandbox = self._counted = None
         self._end()
-        tunnel = Tunnel(self._relay.tunnels, self._client, connection, counted=counted)
+        ended = functools.partial(self._relay.tunnel_ended, sandbox, counted)
+        tunnel = Tunnel(self._relay.tunnels, self._client, connection, ended=ended)
         self._client.join(tunnel)
         if behind:
             tunnel.response_data(behind)
@@ -371,7 +412,9 @@ class Exchange:
         whole = self._content_done
         if connection is not None and whole and self._reader.reusable:
             self._connection = None
-            self._relay.connector.pool.release(connection, keep=_idle_seconds(response))
+            self._relay.connector.pool.release(
+                connection, keep=_idle_seconds(response.values.get(b"keep-alive"))
+            )
         self._end()
         self._client.finish(status=response.status, keep_alive=whole and self._head.keep_alive)
 
@@ -384,6 +427,9 @@ class Exchange:
 
     def _end(self) -> None:
         self._relay.exchanges.discard(self)
+        if self._sandbox is not None:
+            self._relay.in_flight.leave(self._sandbox)
+            self._sandbox = None
         if self._counted is not None:
             self._relay.tunnels.free(self._counted)
             self._counted = None
@@ -401,9 +447,9 @@ class Exchange:
         self.deadline = self._relay.clock() + self._timeout
 
 
-def _idle_seconds(response: ResponseHead) -> float:
+@functools.lru_cache(maxsize=256)
+def _idle_seconds(advertised: bytes | None) -> float:
     """Return how long the sandbox keeps its connection, by its own word less a second."""
-    advertised = response.values.get(b"keep-alive")
     if advertised is None:
         return IDLE_SECONDS
     _, found, seconds = advertised.replace(b" ", b"").partition(b"timeout=")

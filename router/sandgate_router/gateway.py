@@ -23,10 +23,12 @@ from sandgate_router.body import BadFraming, ChunkedDecoder, Decoder, LengthDeco
 from sandgate_router.errors import (
     BadRequest,
     BadUpstreamResponse,
+    ConnectionLimit,
     ConnectionRefused,
     ConnectionTimeout,
     GatewayError,
     RequestTimeout,
+    TooManyRequests,
     UpstreamClosed,
     UpstreamTimeout,
 )
@@ -34,6 +36,7 @@ from sandgate_router.fields import Peer
 from sandgate_router.forward import Exchange, Relay
 from sandgate_router.head import RequestHead
 from sandgate_router.inbox import Inbox
+from sandgate_router.limits import IdleQueue
 from sandgate_router.metrics import Reason, RequestMetrics
 from sandgate_router.refusal import build_options_answer, build_refusal
 from sandgate_router.target import is_for_a_sandbox, parse_routing
@@ -95,8 +98,11 @@ class Gateway:
     """Whether the relay asks no credential and serves this machine alone."""
     metrics: RequestMetrics
     clock: Callable[[], float]
+    max_connections: int
+    """Client connections above which idle ones go, and newcomers where none is idle."""
     draining: bool = False
     connections: set["ClientConnection"] = field(default_factory=set)
+    idle: IdleQueue["ClientConnection"] = field(default_factory=IdleQueue)
 
     def sweep(self) -> None:
         """End connections and exchanges that have waited too long."""
@@ -105,6 +111,13 @@ class Gateway:
             if connection.deadline < now:
                 connection.expire()
         self.relay.sweep()
+
+    def make_room(self) -> None:
+        """Take leave of the longest idle connection; raise ConnectionLimit when all are busy."""
+        oldest = self.idle.take_oldest()
+        if oldest is None:
+            raise ConnectionLimit
+        oldest.evict()
 
 
 class ClientConnection(asyncio.Protocol):
@@ -122,6 +135,7 @@ class ClientConnection(asyncio.Protocol):
         """The exchange while it is no tunnel; it takes content."""
         self._tunnel: Tunnel | None = None
         self._head: RequestHead | None = None
+        """Of the request under way; a refusal of the next one must not be shaped by the last."""
         self._namespace = "-"
         self._began = 0.0
         self._under_way = False
@@ -133,6 +147,8 @@ class ClientConnection(asyncio.Protocol):
         self._pipeline_paused = False
         self._lingering: int | None = None
         """Bytes thrown away since the refusal; None while the connection serves."""
+        self._unsent = 0
+        """Bytes that the client had not taken when its time was last up."""
         self.full = False
         self.peer = Peer(b"unknown")
         self.deadline = 0.0
@@ -173,22 +189,28 @@ class ClientConnection(asyncio.Protocol):
             trusted = any(ip in network for network in gateway.relay.trusted_proxies)
             self.peer = Peer(str(ip).encode(), trusted=trusted)
         self.deadline = gateway.clock() + HEAD_SECONDS
+        if len(gateway.connections) > gateway.max_connections:
+            self._ask_for_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let the exchange go with its client."""
         del exc
         self._gateway.connections.discard(self)
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            self._observe(499)  # as nginx logs a client that left before its answer
-            exchange.client_gone()
+        self._gateway.idle.discard(self)
+        self._leave_exchange()
 
     def eof_received(self) -> bool:
         """Take the end of the client's side for its end, but in a tunnel: nobody waits."""
-        if self._tunnel is None:
-            return False
-        self._tunnel.client_ended()
-        return True
+        if self._tunnel is not None:
+            self._tunnel.client_ended()
+            return True
+        if self._exchange is not None:
+            # A close would wait for a client that only stopped sending to read on, and then
+            # end content cleanly that is cut off.
+            self._leave_exchange()
+            _reset_on_close(self.transport)
+            self.transport.abort()
+        return False
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -199,6 +221,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._tunnel is not None:
             self._tunnel.client_data(data)
         else:
+            self._gateway.idle.discard(self)
             self._inbox.put(data)
             self._take_heads()
 
@@ -221,12 +244,19 @@ class ClientConnection(asyncio.Protocol):
 
     def expire(self) -> None:
         """End a wait that took too long."""
-        if self._lingering is not None:
-            self.transport.close()
-        elif self._exchange is not None:
+        if self._exchange is not None:
             self._break_off(RequestTimeout(reached="unknown"))
         elif self._inbox:
             self.refuse(RequestTimeout())
+        elif self.unsent:
+            self._await_reader()
+        else:
+            self.transport.close()
+
+    def evict(self) -> None:
+        """Make room for another connection."""
+        if self.unsent:
+            self._linger()
         else:
             self.transport.close()
 
@@ -252,16 +282,20 @@ class ClientConnection(asyncio.Protocol):
     def finish(self, *, status: int, keep_alive: bool) -> None:
         """End the exchange after a whole response, and go on with the next request."""
         self._observe(status)
-        self._exchange = None
+        self._exchange = self._head = None
         whole = self._decoder is None
         self._decoder = None
-        self.resume_content()
+        if self._content_paused:
+            self.resume_content()
         if not whole or not keep_alive or self._gateway.draining:
             # What follows `Connection: close` is read, but not as a request (RFC 9112 9.6).
             self._linger()
         else:
             self.deadline = self._gateway.clock() + KEEP_ALIVE_SECONDS
-            self._go_on()
+            if self._inbox.data or self._pipeline_paused:
+                self._go_on()
+            if self._exchange is None and not self._inbox.data and self._lingering is None:
+                self._gateway.idle.add(self)
 
     def join(self, tunnel: Tunnel) -> None:
         """Leave HTTP: whatever comes now is the tunnel's."""
@@ -315,7 +349,7 @@ class ClientConnection(asyncio.Protocol):
         inbox = self._inbox
         self._reading_heads = True
         try:
-            while inbox and self._exchange is None and self._lingering is None:
+            while inbox.data and self._exchange is None and self._lingering is None:
                 head = inbox.next_head()
                 if head is None:
                     latest = self._gateway.clock() + HEAD_SECONDS
@@ -354,14 +388,20 @@ class ClientConnection(asyncio.Protocol):
             exchange = self._app_exchange(self, head)
             self.deadline = self._began + CONTENT_SECONDS if head.has_content else _NEVER
         self._exchange = self._http = exchange
-        if head.has_content:
-            self._decoder = ChunkedDecoder() if head.chunked else LengthDecoder(head.length or 0)
+        if head.chunked:
+            self._decoder = ChunkedDecoder()
+        elif head.length:
+            self._decoder = LengthDecoder(head.length)
         try:
             exchange.start()
+        except TooManyRequests as error:
+            # The request is sound and a later one may pass, so the connection is worth keeping.
+            self.refuse(error)
+            return
         except GatewayError:
             self._exchange = self._decoder = None
             raise
-        if self._decoder is not None and self._inbox:
+        if self._decoder is not None and self._inbox.data:
             self._take_content(self._inbox.take())
 
     def _take_content(self, data: bytes) -> None:
@@ -375,7 +415,8 @@ class ClientConnection(asyncio.Protocol):
             return
         if decoder.done:
             self._decoder = None
-            self._inbox.put(decoder.surplus)
+            if decoder.surplus:
+                self._inbox.put(decoder.surplus)
             self.deadline = _NEVER
         elif self.deadline != _NEVER:
             self.deadline = self._gateway.clock() + CONTENT_SECONDS
@@ -420,7 +461,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Shut the write side, and read on for a while so that the answer arrives."""
-        self._lingering = 0
+        self._lingering = self._unsent = 0
         self._inbox.take()
         self._content_paused = self._pipeline_paused = False
         self.deadline = self._gateway.clock() + LINGER_SECONDS
@@ -434,6 +475,34 @@ class ClientConnection(asyncio.Protocol):
         self._lingering += len(data)
         if self._lingering > MAX_LINGER_BYTES:
             self.transport.close()
+
+    def _await_reader(self) -> None:
+        """Wait on while the last bytes trickle to a slow reader; end one that has stopped."""
+        unsent = self.unsent
+        if self._unsent and unsent >= self._unsent:
+            self.transport.abort()
+            return
+        self._unsent = unsent
+        self.deadline = self._gateway.clock() + self._gateway.relay.timeout
+
+    def _ask_for_room(self) -> None:
+        """Stay only if another connection goes; above one and a half times the limit, be gone."""
+        gateway = self._gateway
+        try:
+            gateway.make_room()
+        except ConnectionLimit as error:
+            if len(gateway.connections) > gateway.max_connections * 3 // 2:
+                # Who is answered stays for a second, and every one of them has a descriptor.
+                self.transport.abort()
+            else:
+                self.refuse(error)
+
+    def _leave_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self._decoder = None
+            self._observe(499)  # as nginx logs a client that left before its answer
+            exchange.client_gone()
 
     def _observe(self, status: int) -> None:
         """Count the end of a request, or of what never became one."""

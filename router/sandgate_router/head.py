@@ -9,7 +9,9 @@ The grammar is one possessive expression over all lines at once: 1.1 µs for a u
 linear in the worst case, where a backtracking one needs ten times as long.
 """
 
+import functools
 import re
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from sandgate_router.errors import (
@@ -54,11 +56,14 @@ _FIELD_LINES = re.compile(rb"(?:" + _TOKEN + rb"++:" + _TEXT + rb"*+\r\n)*+")
 _METHOD = re.compile(_TOKEN + rb"{1,32}")
 # Visible ASCII without '#': a fragment is never sent (RFC 9110 section 7.1).
 _REQUEST_TARGET = re.compile(rb"[\x21\x22\x24-\x7e]++")
+_REQUEST_LINE = re.compile(
+    rb"(%b) (%b) HTTP/1\.([01])" % (_METHOD.pattern, _REQUEST_TARGET.pattern)
+)
+_OTHER_VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]")
 _ABSOLUTE_FORM = re.compile(rb"(?i:https?)://([^/?]*)(.*)")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (" + _TEXT + rb"*+))?")
 # RFC 9110 section 7.2, without user information and without percent-encoding.
 _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
-_LENGTH = re.compile(rb"0|[1-9][0-9]{0,%d}" % (MAX_LENGTH_DIGITS - 1))
 _CODING = re.compile(_TOKEN + rb"++(?:;.*)?")
 _NAME = re.compile(_TOKEN + rb"++")
 # What can never become a head, seen before the head is complete.
@@ -66,8 +71,8 @@ _NEVER = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r[^\n]")
 
 _FRAMING_ALIASES = frozenset({b"transfer-encoding", b"content-length", b"host"})
 
-_HTTP_1_1 = b"HTTP/1.1"
-_HTTP_1_0 = b"HTTP/1.0"
+
+_NONE: AbstractSet[bytes] = frozenset()
 
 
 @dataclass(slots=True)
@@ -81,11 +86,11 @@ class RequestHead:
     fields: list[Field]
     values: dict[bytes, bytes]
     """First value of each field, by lower-case name."""
-    repeated: set[bytes]
+    repeated: AbstractSet[bytes]
     """Lower-case names that came more than once."""
-    aliases: set[bytes]
+    aliases: AbstractSet[bytes]
     """Names with `_` or `.`, which readers behind us may fold into `-`; here spelled with it."""
-    connection: set[bytes]
+    connection: AbstractSet[bytes]
     """Lower-case options of all Connection fields together (RFC 9110 section 7.6.1)."""
     length: int | None
     """Content-Length; None without one."""
@@ -106,29 +111,37 @@ class ResponseHead:
     reason: bytes
     fields: list[Field]
     values: dict[bytes, bytes]
-    connection: set[bytes]
+    connection: AbstractSet[bytes]
     length: int | None
     chunked: bool
     keep_alive: bool
     """Whether the sandbox will keep the connection open after this response."""
 
 
-def refuse_hopeless(data: bytes | bytearray, start: int) -> None:
+def refuse_hopeless(data: bytes | bytearray, seen: int, *, start: int = 0) -> None:
     """Raise when no continuation of an incomplete request head could be valid.
 
+    It refuses what `parse_request_head` would, as early as it can be known: whoever speaks
+    another protocol, or HTTP/0.9, sends one line and waits for an answer.
+
     Args:
-        start: how many bytes an earlier call has seen.
+        seen: how many bytes an earlier call has seen.
+        start: where the head begins, behind an empty line that is forgiven.
 
     Raises:
-        BadRequest: control bytes, a bare LF, or a CR without its LF.
-        UriTooLong: the request line does not end in time.
-        HeadTooLarge: the head does not.
+        GatewayError: the refusal that the client is to get.
     """
-    if is_hopeless(data, start):
+    latest = start + MAX_REQUEST_LINE_BYTES
+    end = data.find(b"\r\n", start, latest + 2)
+    if end >= 0 and end + 2 > seen:
+        line = bytes(data[start:end])
+        _parse_request_line(line, len(line))
+    if is_hopeless(data, seen):
         raise BadRequest
-    if len(data) > MAX_REQUEST_LINE_BYTES and data.find(b"\r\n", 2, MAX_REQUEST_LINE_BYTES + 2) < 0:
+    if end < 0 and len(data) > latest + 1:
         raise UriTooLong
-    if len(data) > MAX_HEAD_BYTES:
+    # One more byte than the limit may be the CR of the empty line, which does not count.
+    if len(data) - start > MAX_HEAD_BYTES + 1:
         raise HeadTooLarge
 
 
@@ -150,11 +163,11 @@ def parse_request_head(raw: bytes) -> RequestHead:
     end = raw.find(b"\r\n")
     if end > MAX_REQUEST_LINE_BYTES:
         raise UriTooLong
+    method, target, http_1_1 = _parse_request_line(raw, end)
     if len(raw) > MAX_HEAD_BYTES:
         raise HeadTooLarge
     if _FIELD_LINES.fullmatch(raw, end + 2) is None:
         raise BadRequest
-    method, target, http_1_1 = _parse_request_line(raw[:end])
     lines = raw[end + 2 : -2].split(b"\r\n") if len(raw) > end + 2 else []
     if len(lines) > MAX_FIELDS:
         raise HeadTooLarge
@@ -162,7 +175,7 @@ def parse_request_head(raw: bytes) -> RequestHead:
     if aliases and not _FRAMING_ALIASES.isdisjoint(aliases):
         raise BadRequest
     _check_host(values, repeated, required=http_1_1)
-    connection = _connection_options(fields, BadRequest) if b"connection" in values else set()
+    connection = _connection_options(fields, BadRequest) if b"connection" in values else _NONE
     head = RequestHead(
         method,
         target,
@@ -172,10 +185,10 @@ def parse_request_head(raw: bytes) -> RequestHead:
         repeated,
         aliases,
         connection,
-        length=_parse_length(values, repeated, BadRequest) if b"content-length" in values else None,
-        chunked=b"transfer-encoding" in values,
+        _parse_length(values, repeated, BadRequest) if b"content-length" in values else None,
+        b"transfer-encoding" in values,
         # An HTTP/1.0 client is answered and closed: it may read a chunked answer wrongly.
-        keep_alive=http_1_1 and b"close" not in connection,
+        http_1_1 and b"close" not in connection,
     )
     if head.chunked:
         _check_chunked(head)
@@ -202,7 +215,7 @@ def parse_response_head(raw: bytes) -> ResponseHead:
     fields, values, repeated, _ = _split_lines(lines)
     minor, status, reason = status_line.groups()
     connection = (
-        _connection_options(fields, BadUpstreamResponse) if b"connection" in values else set()
+        _connection_options(fields, BadUpstreamResponse) if b"connection" in values else _NONE
     )
     chunked = b"transfer-encoding" in values
     if chunked and (
@@ -225,7 +238,7 @@ def parse_response_head(raw: bytes) -> ResponseHead:
 
 def _split_lines(
     lines: list[bytes],
-) -> tuple[list[Field], dict[bytes, bytes], set[bytes], set[bytes]]:
+) -> tuple[list[Field], dict[bytes, bytes], AbstractSet[bytes], AbstractSet[bytes]]:
     """Return checked lines as fields, first values by name, repeated names, and aliases.
 
     Written for speed: 4 µs for eleven lines, where a loop that asks of each line whether its
@@ -236,15 +249,15 @@ def _split_lines(
         name, _, value = line.partition(b":")
         fields.append((name.lower(), value.strip(b" \t"), line))
     values = {name: value for name, value, _ in fields}
-    repeated: set[bytes] = set()
+    repeated = aliases = _NONE
     if len(values) != len(fields):
         values.clear()
+        repeated = set()
         for name, value, _ in fields:
             if name in values:
                 repeated.add(name)
             else:
                 values[name] = value
-    aliases: set[bytes] = set()
     names = b"\n".join(values)
     if b"_" in names or b"." in names:
         aliases = {
@@ -255,22 +268,30 @@ def _split_lines(
     return fields, values, repeated, aliases
 
 
-def _parse_request_line(line: bytes) -> tuple[bytes, bytes, bool]:
-    parts = line.split(b" ")
-    if len(parts) != 3:
-        raise BadRequest
-    method, target, version = parts
-    if _METHOD.fullmatch(method) is None or _REQUEST_TARGET.fullmatch(target) is None:
-        raise BadRequest
-    if version not in (_HTTP_1_1, _HTTP_1_0):
-        if re.fullmatch(rb"HTTP/[0-9]\.[0-9]", version) and method != b"PRI":
-            raise VersionNotSupported
-        raise BadRequest
+def _parse_request_line(raw: bytes, end: int) -> tuple[bytes, bytes, bool]:
+    match = _REQUEST_LINE.fullmatch(raw, 0, end)
+    if match is None:
+        raise _about_request_line(raw[:end])
+    method, target, minor = match.groups()
     if method in (b"CONNECT", b"TRACE"):
         raise MethodNotAllowed
     if target[0] != 0x2F:  # "/"
         target = _parse_other_form(method, target)
-    return method, target, version is _HTTP_1_1 or version == _HTTP_1_1
+    return method, target, minor == b"1"
+
+
+def _about_request_line(line: bytes) -> GatewayError:
+    """Return why a request line is refused."""
+    start, _, version = line.rpartition(b" ")
+    method, _, target = start.partition(b" ")
+    if (
+        _METHOD.fullmatch(method)
+        and _REQUEST_TARGET.fullmatch(target)
+        and _OTHER_VERSION.fullmatch(version)
+        and method != b"PRI"
+    ):
+        return VersionNotSupported()
+    return BadRequest()
 
 
 def _parse_other_form(method: bytes, target: bytes) -> bytes:
@@ -288,12 +309,15 @@ def _parse_other_form(method: bytes, target: bytes) -> bytes:
     return rest if rest.startswith(b"/") else b"/" + rest
 
 
+@functools.lru_cache(maxsize=256)
 def _is_authority(value: bytes) -> bool:
     match = _AUTHORITY.fullmatch(value)
     return match is not None and int(match[1] or 0) <= 65535
 
 
-def _check_host(values: dict[bytes, bytes], repeated: set[bytes], *, required: bool) -> None:
+def _check_host(
+    values: dict[bytes, bytes], repeated: AbstractSet[bytes], *, required: bool
+) -> None:
     host = values.get(b"host")
     if host is None:
         if required:
@@ -316,10 +340,15 @@ def _connection_options(fields: list[Field], error: type[GatewayError]) -> set[b
 
 
 def _parse_length(
-    values: dict[bytes, bytes], repeated: set[bytes], error: type[GatewayError]
+    values: dict[bytes, bytes], repeated: AbstractSet[bytes], error: type[GatewayError]
 ) -> int:
     value = values[b"content-length"]
-    if b"content-length" in repeated or _LENGTH.fullmatch(value) is None:
+    if (
+        b"content-length" in repeated
+        or not value.isdigit()  # of bytes: ASCII alone
+        or len(value) > MAX_LENGTH_DIGITS
+        or (value[0] == 0x30 and len(value) > 1)  # octal readers exist
+    ):
         raise error
     return int(value)
 

@@ -13,28 +13,29 @@ MAX_PIPELINED_BYTES = 64 * 1024
 class Inbox:
     """Holds what has come, and gives out one head at a time."""
 
-    __slots__ = ("_data", "_searched")
+    __slots__ = ("_searched", "data")
 
     def __init__(self) -> None:
-        self._data: bytes | bytearray = b""
+        self.data: bytes | bytearray = b""
+        """All that is here; to be read by its owner alone."""
         self._searched = 0
 
     def __bool__(self) -> bool:
-        return bool(self._data)
+        return bool(self.data)
 
     @property
     def full(self) -> bool:
         """Whether no more is to be read until what is here has been answered."""
-        return len(self._data) > MAX_PIPELINED_BYTES
+        return len(self.data) > MAX_PIPELINED_BYTES
 
     def put(self, data: bytes) -> None:
         """Take bytes behind those that are here."""
-        if not self._data:
-            self._data = data
+        if not self.data:
+            self.data = data
         else:
-            if isinstance(self._data, bytes):
-                self._data = bytearray(self._data)
-            self._data += data
+            if isinstance(self.data, bytes):
+                self.data = bytearray(self.data)
+            self.data += data
 
     def next_head(self) -> RequestHead | None:
         """Return the head that is here whole; None while it is not.
@@ -42,20 +43,20 @@ class Inbox:
         Raises:
             GatewayError: it is refused, or can never become a head.
         """
-        data = self._data
+        data = self.data
         # RFC 9112 section 2.2: one empty line before a request is forgiven.
         start = 2 if data.startswith(b"\r\n") else 0
         end = data.find(b"\r\n\r\n", max(self._searched - 3, start))
         if end < 0:
-            refuse_hopeless(data, self._searched)
+            refuse_hopeless(data, self._searched, start=start)
             self._searched = len(data)
             return None
         self._searched = 0
         raw = bytes(data[start : end + 2])
-        self._data = data[end + 4 :]
+        self.data = data[end + 4 :]
         return parse_request_head(raw)
 
     def take(self) -> bytes:
         """Return all that is here, and hold nothing."""
-        data, self._data, self._searched = self._data, b"", 0
+        data, self.data, self._searched = self.data, b"", 0
         return bytes(data)

@@ -116,7 +116,7 @@ class ResponseReader:
             head = build_response_head(
                 self.head,
                 framing=self._choose_framing(self.head),
-                date=self._date(),
+                date=self._date,
                 connection=b"Connection: close\r\n" if closing else b"",
             )
             content = self._read_content(rest)

@@ -31,8 +31,10 @@ from sandgate_router.authorize import Anyone, SharedToken
 from sandgate_router.config import BadConfig, Command, Config, ListenAddress
 from sandgate_router.connect import Connector
 from sandgate_router.control.app import build_control_app
+from sandgate_router.event_log import configure_logging
 from sandgate_router.forward import Relay
 from sandgate_router.gateway import LINGER_SECONDS, ClientConnection, Gateway
+from sandgate_router.limits import InFlight, connection_limit
 from sandgate_router.metrics import RequestMetrics
 from sandgate_router.probes import Readiness, build_metrics_app
 from sandgate_router.registry.base import Registry
@@ -41,7 +43,7 @@ from sandgate_router.registry.static import BadSandboxFile, StaticRegistry
 from sandgate_router.resolve import Resolver
 from sandgate_router.tunnel import Tunnels
 from sandgate_router.upstream import UpstreamPool
-from sandgate_router.welcome import build_welcome
+from sandgate_router.welcome import NOT_ISOLATED, build_welcome
 
 log = logging.getLogger("sandgate.server")
 
@@ -60,6 +62,10 @@ _MALLOPT = {-1: 268_435_456, -2: 16_777_216, -3: 33_554_432}
 buffers of an upload back to the kernel each time: 1.1 to 1.7 CPU-seconds a GB against 0.43."""
 
 
+class CannotListen(Exception):
+    """An address is in use, or not ours; the message says which."""
+
+
 def main(command: Command, flags: Mapping[str, str]) -> int:
     """Run a gateway until it is told to stop; return the exit code.
 
@@ -67,23 +73,19 @@ def main(command: Command, flags: Mapping[str, str]) -> int:
         command: `up` has the defaults of a laptop, `router` those of a cluster.
         flags: settings by the name of their variable; they win over the environment.
     """
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    configure_logging()
     try:
         config = Config.from_environ(os.environ, command=command, flags=flags)
-        registry = _build_registry(config)
-        listener = _listen(config.listen)
-        metrics_listener = _listen(config.metrics_listen) if config.metrics_listen else None
-    except (BadConfig, BadSandboxFile) as error:
+        registry = _build_registry(config, descriptors=_raise_descriptor_limit())
+        listener = _bind(config.listen)
+        metrics_listener = _bind(config.metrics_listen) if config.metrics_listen else None
+    except (BadConfig, BadSandboxFile, CannotListen) as error:
         return _refuse(str(error))
-    except OSError as error:
-        return _refuse(f"cannot listen: {error}")
     _tune_allocator()
-    _raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(command, config, registry, listener, metrics_listener))
-    except (BadSandboxFile, IsolationUnavailable) as error:
+    except (BadSandboxFile, CannotListen, IsolationUnavailable) as error:
         return _refuse(str(error))
 
 
@@ -93,11 +95,11 @@ def _refuse(message: str) -> int:
     return 2
 
 
-def _build_registry(config: Config) -> Registry:
+def _build_registry(config: Config, *, descriptors: int) -> Registry:
     kind, _, argument = config.registry.partition(":")
     if kind == "static":
         return StaticRegistry(Path(argument))
-    return build_local_registry(config)
+    return build_local_registry(config, descriptors=descriptors)
 
 
 async def _serve(
@@ -113,11 +115,17 @@ async def _serve(
     registry.subscribe(gateway.relay.connector.forget)
     app = build_control_app(registry, readiness=readiness, loopback=config.listen.is_loopback)
     server = _Server(_uvicorn_config(app, gateway, config))
+    # One set for both, so that the server drains what the gateway knows.
+    server.server_state.connections = cast(Any, gateway.connections)
     stop = _Stop(server, gateway, readiness, delay=config.drain_delay)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(stop.on_signals(loop))
         await registry.start()
         stack.push_async_callback(registry.close)
+        # Only now: whoever connects before would wait for a gateway that may yet refuse to run.
+        _listen(listener)
+        if metrics_listener is not None:
+            _listen(metrics_listener)
         await stack.enter_async_context(_sweeping(gateway))
         stack.push_async_callback(_let_go, gateway)
         if metrics_listener is not None:
@@ -152,6 +160,8 @@ def build_gateway(config: Config, registry: Registry, *, clock: Callable[[], flo
         trusted_proxies=config.trusted_proxies,
         keep_origin=config.keep_origin,
         timeout=config.proxy_timeout,
+        in_flight=InFlight(config.max_inflight_per_sandbox),
+        max_content=config.max_body_bytes,
     )
     shared = config.router_auth_token if config.effective_auth == "shared" else None
     return Gateway(
@@ -160,15 +170,15 @@ def build_gateway(config: Config, registry: Registry, *, clock: Callable[[], flo
         loopback_only=config.listen.is_loopback and shared is None,
         metrics=metrics,
         clock=clock,
+        max_connections=connection_limit(config.max_connections),
     )
 
 
 def _uvicorn_config(app: Starlette, gateway: Gateway, config: Config) -> uvicorn.Config:
     def build_connection(
         config: uvicorn.Config, server_state: Any, app_state: dict[str, Any], _loop: Any = None
-    ) -> "_UvicornConnection":
-        host = AppHost(config, server_state, app_state)
-        return _UvicornConnection(gateway, host)
+    ) -> ClientConnection:
+        return ClientConnection(gateway, AppHost(config, server_state, app_state).exchange)
 
     return uvicorn.Config(
         app,
@@ -180,22 +190,6 @@ def _uvicorn_config(app: Starlette, gateway: Gateway, config: Config) -> uvicorn
         backlog=BACKLOG,
         timeout_graceful_shutdown=int(config.drain_timeout) or 1,
     )
-
-
-class _UvicornConnection(ClientConnection):
-    """A client connection that the server knows of, so that it can drain it."""
-
-    def __init__(self, gateway: Gateway, host: AppHost) -> None:
-        super().__init__(gateway, host.exchange)
-        self._known = cast(set[Any], host.state.connections)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._known.add(self)  # the server calls nothing of it but `shutdown`
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._known.discard(self)
-        super().connection_lost(exc)
 
 
 class _Server(uvicorn.Server):
@@ -311,19 +305,27 @@ async def _serving_metrics(metrics: RequestMetrics, listener: socket.socket) -> 
         await task
 
 
-def _listen(address: ListenAddress) -> socket.socket:
+def _bind(address: ListenAddress) -> socket.socket:
+    """Return a socket that has its address and accepts nothing yet."""
     host = "127.0.0.1" if address.host == "localhost" else address.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, address.port))
-        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise OSError(f"{host}:{address.port}: {error.strerror}") from error
+        shown = f"{host}:{address.port}"
+        raise CannotListen(f"cannot listen: {shown}: {error.strerror}") from error
     listener.setblocking(False)
     return listener
+
+
+def _listen(listener: socket.socket) -> None:
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:  # somebody else bound the same address meanwhile, and was faster
+        raise CannotListen(f"cannot listen: {_shown(listener)}: {error.strerror}") from error
 
 
 def _announce(
@@ -343,10 +345,15 @@ def _announce(
 
 
 def _welcome(command: Command, config: Config, registry: Registry, url: str) -> str:
-    """Return what to do next, where everyone on this machine may do it as shown."""
+    """Return what to do next, where everyone on this machine may do it as shown.
+
+    That nothing isolates is said in any case.
+    """
     pools = registry.pools()
     for_all = config.listen.is_loopback and config.effective_auth == "none"
-    return build_welcome(url, pools[0]) if command == "up" and for_all and pools else ""
+    if command == "up" and for_all and pools:
+        return build_welcome(url, pools[0])
+    return NOT_ISOLATED if any(pool.isolation == "none" for pool in pools) else ""
 
 
 def _shown(listener: socket.socket) -> str:
@@ -361,8 +368,13 @@ def _tune_allocator() -> None:
             libc.mallopt(parameter, size)
 
 
-def _raise_descriptor_limit() -> None:
-    """Take as many descriptors as we may; two for each exchange under way."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def _raise_descriptor_limit() -> int:
+    """Take as many descriptors as we may, two for each exchange; return what we had before.
+
+    That is what sandboxes get: there are programs that count on the usual limit, or close all
+    descriptors up to it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft

@@ -9,6 +9,7 @@ import functools
 import ipaddress
 import math
 import re
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from sandgate_router.errors import (
@@ -67,12 +68,14 @@ class Routing(NamedTuple):
     pod_ip: str | None
 
 
-def is_for_a_sandbox(values: dict[bytes, bytes], aliases: set[bytes]) -> bool:
+def is_for_a_sandbox(values: dict[bytes, bytes], aliases: AbstractSet[bytes]) -> bool:
     """Tell whether a request belongs to the relay: it carries a routing field, or an alias."""
     return not (ROUTING_FIELDS.isdisjoint(values) and ROUTING_FIELDS.isdisjoint(aliases))
 
 
-def parse_routing(values: dict[bytes, bytes], repeated: set[bytes], aliases: set[bytes]) -> Routing:
+def parse_routing(
+    values: dict[bytes, bytes], repeated: AbstractSet[bytes], aliases: AbstractSet[bytes]
+) -> Routing:
     """Return what the routing fields say.
 
     Args:

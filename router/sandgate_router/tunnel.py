@@ -101,7 +101,7 @@ class Tunnel:
         "_client",
         "_client_ended",
         "_connection",
-        "_counted",
+        "_ended",
         "_from_client",
         "_from_sandbox",
         "_sandbox_ended",
@@ -116,9 +116,9 @@ class Tunnel:
         client: TunnelClient,
         connection: UpstreamConnection,
         *,
-        counted: bytes,
+        ended: Callable[[], None],
     ) -> None:
-        """Join the two; `counted` is the address that `Tunnels.reserve` took."""
+        """Join the two; `ended` is called once, when the tunnel counts no more."""
         now = tunnels.clock()
         self._tunnels = tunnels
         self._client = client
@@ -127,7 +127,7 @@ class Tunnel:
         self._from_sandbox = FrameFollower()
         self._client_ended = False
         self._sandbox_ended = False
-        self._counted = counted
+        self._ended = ended
         self.deadline = float("inf")
         self.end_of_life = now + tunnels.lifetime if tunnels.lifetime else float("inf")
         self._touch()
@@ -229,7 +229,7 @@ class Tunnel:
     def _leave(self) -> None:
         if self in self._tunnels.live:
             self._tunnels.live.discard(self)
-            self._tunnels.free(self._counted)
+            self._ended()
 
     def _touch(self) -> None:
         if self._tunnels.idle and not (self._client_ended or self._sandbox_ended):

@@ -7,7 +7,9 @@ a response that nobody asked for).
 """
 
 import asyncio
+import contextlib
 import errno
+import os
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -26,6 +28,12 @@ MAX_IDLE_PER_ENDPOINT = 64
 
 WRITE_HIGH_WATER = 64 * 1024
 """Bytes waiting for a peer above which its source is paused; one read may come on top."""
+
+CLOSE_SECONDS = 5.0
+"""How long a sandbox may take for the last bytes of a tunnel that has ended."""
+
+MAX_LAST_BYTES = 256 * 1024
+"""Most that is read from a connection which the sandbox has reset already."""
 
 _RELAY_CONNECTED, _RELAY_TIMED_OUT = b"\x00", b"\x02"
 
@@ -123,9 +131,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close after what has been sent; the handler learns nothing more."""
+        unsent = self.unsent
         self.handler = None
         self.closed = True
         self._transport.close()
+        if unsent:
+            # A sandbox that reads nothing any more would keep the connection for ever.
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport of the event loop."""
@@ -151,8 +163,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the pool; an exchange that still runs learns that its sandbox is gone."""
-        del exc
         self.closed = True
+        if self.handler is not None and isinstance(exc, OSError):
+            self._read_last_bytes(self.handler)
         if self.handler is not None:
             self.handler.upstream_ended(clean=False)
         self._gone(self)
@@ -166,6 +179,19 @@ class UpstreamConnection(asyncio.Protocol):
         """Pass on that the sandbox has caught up."""
         if self.handler is not None:
             self.handler.upstream_writable()
+
+    def _read_last_bytes(self, handler: Handler) -> None:
+        """Read what came before a reset that a write has met first.
+
+        A sandbox that refuses an upload answers, and then resets because it leaves content
+        unread (RFC 9112 section 9.6). The event loop gives up at the failed write, while the
+        answer lies in the socket.
+        """
+        descriptor, room = self._transport.get_extra_info("socket").fileno(), MAX_LAST_BYTES
+        with contextlib.suppress(OSError):
+            while room > 0 and self.handler is handler and (data := os.read(descriptor, room)):
+                room -= len(data)
+                handler.response_data(data)
 
 
 class UpstreamPool:

@@ -22,7 +22,7 @@ Or from Python:
 
 """
 
-_NOT_ISOLATED = "Nothing keeps the code in a sandbox from this machine: isolation is none.\n"
+NOT_ISOLATED = "Nothing keeps the code in a sandbox from this machine: isolation is none.\n"
 
 _END = "Ctrl-C ends the gateway and every sandbox with it.\n"
 
@@ -35,5 +35,5 @@ def build_welcome(url: str, pool: PoolStatus) -> str:
         arguments += f', namespace="{pool.namespace}"'
     text = _WELCOME.format(url=url, body=body, arguments=arguments)
     if pool.isolation == "none":
-        text += _NOT_ISOLATED
+        text += NOT_ISOLATED
     return text + _END

@@ -18,12 +18,18 @@ class Gateway:
     """`http` or `https`, a host and perhaps a port; nothing behind it."""
     token: str | None = field(default=None, repr=False)
     """A caller's token for the control API; never sent to a sandbox. None sends none."""
+    router_token: str | None = field(default=None, repr=False)
+    """What the gateway has as ROUTER_AUTH_TOKEN: sent with requests to sandboxes, where it ends
+    at the gateway, and with no others. None sends none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", parse_origin(self.url))
-        if self.token is not None and (not self.token or _UNPRINTABLE.search(self.token)):
-            # Not quoted: it is a secret, and this text may end in a log.
-            raise ValueError("the gateway token is empty or holds a space or a control character")
+        for name, token in (("gateway", self.token), ("router", self.router_token)):
+            if token is not None and (not token or _UNPRINTABLE.search(token)):
+                # Not quoted: it is a secret, and this text may end in a log.
+                raise ValueError(
+                    f"the {name} token is empty or holds a space or a control character"
+                )
 
 
 def parse_origin(url: str) -> str:

@@ -34,6 +34,8 @@ NO_BUBBLEWRAP = (
     "to isolate it, run: sudo apt-get install bubblewrap"
 )
 
+NOT_ISOLATED = "isolation none: nothing keeps the code in this sandbox from this machine"
+
 PROGRAM = """\
 import json, platform, time
 
@@ -156,6 +158,8 @@ def _use(url: str) -> None:
         with _step("claimed a sandbox"):
             sandbox = sandboxes.claim("python")
         _say(f"           {sandbox!r}")
+        if sandbox.isolation == "none":
+            _say(f"           {NOT_ISOLATED}")
         with sandbox:
             _work(sandbox)
             with _step("released the sandbox"):

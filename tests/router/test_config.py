@@ -180,6 +180,19 @@ def test_a_planned_setting_is_refused_and_an_empty_one_counts_as_unset(name: str
     assert read({name: ""}) == read()
 
 
+def test_every_variable_that_the_handle_or_the_runtime_names_is_known() -> None:
+    root = DOCS.parents[1]
+    named = {
+        name
+        for package in ("runtime/sandgate_runtime", "sdk/sandgate")
+        for path in (root / package).rglob("*.py")
+        for name in re.findall(r"\"(SANDGATE_[A-Z_]+[A-Z])\"", path.read_text())
+    }
+    settings = {row.metadata["name"] for row in fields(Config)}
+    assert "SANDGATE_MAX_PROCESSES" in named
+    assert named - settings <= FOR_OTHERS
+
+
 @pytest.mark.parametrize("name", sorted(FOR_OTHERS))
 def test_a_variable_of_the_handle_or_the_runtime_is_none_of_our_business(name: str) -> None:
     assert read({name: "x"}) == read()

@@ -14,6 +14,7 @@ from support.asgi_server import serve
 from support.fake_registry import FakeRegistry
 
 from sandgate_router.control.app import build_control_app
+from sandgate_router.control.new_claim import NewClaim
 from sandgate_router.control.openapi import load_openapi
 from sandgate_router.errors import NotImplementedHere, RegistryUnavailable
 from sandgate_router.names import DEFAULT_NAMESPACE, Label
@@ -65,7 +66,8 @@ REFUSED_BODIES = [
     (b'{"pool": "python", "name": "A\\n"}', 422, "invalid_request"),
     (b'{"pool": "python", "lease_seconds": 1e999}', 422, "invalid_request"),
     (b'{"pool": "python", "labels": {"kubernetes.io/a": "b"}}', 422, "invalid_request"),
-    (b'{"pool": "python", "ports": [0]}', 422, "invalid_request"),
+    (b'{"pool": "python", "ports": [8888]}', 422, "invalid_request"),
+    (b'{"pool": "python", "idle_seconds": 600}', 422, "invalid_request"),
 ]
 
 
@@ -528,7 +530,7 @@ def test_the_description_has_exactly_the_members_that_are_sent_and_taken() -> No
     assert set(schemas["Claim"]["properties"]) == set(schemas["Claim"]["required"])
     assert set(schemas["Claim"]["properties"]) == set(CLAIM_MEMBERS)
     assert set(schemas["Pool"]["properties"]) == set(schemas["Pool"]["required"]) == set(POOL)
-    assert set(schemas["NewClaim"]["properties"]) == set(ClaimRequest.__dataclass_fields__)
+    assert set(schemas["NewClaim"]["properties"]) == set(NewClaim.__struct_fields__)
 
 
 def test_every_reference_in_the_description_leads_somewhere() -> None:

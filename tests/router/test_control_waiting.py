@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from starlette.requests import ClientDisconnect
-from starlette.types import Message
+from support.asgi_channel import Client
 from support.fake_registry import FakeRegistry
 
 from sandgate_router.control.waiting import claim_while_connected
@@ -13,21 +13,6 @@ from sandgate_router.names import DEFAULT_NAMESPACE
 from sandgate_router.registry.base import ClaimRequest, Registry
 
 WANTED = ClaimRequest(pool="python", namespace=DEFAULT_NAMESPACE)
-
-
-class Client:
-    """A client's side of an ASGI channel whose body has been read."""
-
-    def __init__(self) -> None:
-        self.left = asyncio.Event()
-        self._asked = False
-
-    async def receive(self) -> Message:
-        if not self._asked:
-            self._asked = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await self.left.wait()
-        return {"type": "http.disconnect"}
 
 
 def claim(registry: Registry, client: Client) -> "asyncio.Task[object]":

@@ -153,11 +153,10 @@ def test_a_request_that_passed_more_than_three_times_is_a_loop(fields: bytes, lo
         refuse_loop(head)
 
 
-def received(fields: bytes, **more: bytes) -> list[bytes]:
+def received(fields: bytes, *, framing: bytes = b"", connection: bytes = b"") -> list[bytes]:
     """Return the field lines that the client gets for these."""
     head = parse_response_head(b"HTTP/1.1 200 Fine\r\n" + fields)
-    options = {"framing": b"", "date": b"now", "connection": b"", **more}
-    raw = build_response_head(head, **options)
+    raw = build_response_head(head, framing=framing, date=lambda: b"now", connection=connection)
     assert raw.startswith(b"HTTP/1.1 200 Fine\r\n")
     return raw[:-4].split(b"\r\n")[1:]
 

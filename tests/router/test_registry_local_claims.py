@@ -349,3 +349,22 @@ async def test_a_pool_may_not_ask_for_less_isolation_than_the_gateway() -> None:
     assert LocalRegistry([loose], isolation="none").pools()[0].isolation == "none"
     strict = replace(pool(), isolation="bubblewrap")
     assert LocalRegistry([strict], isolation="none").pools()[0].isolation == "bubblewrap"
+
+
+async def test_an_idle_time_that_is_set_is_said_once_to_have_no_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = [Label("a"), Label("b"), Label("c")]
+    pools = [
+        pool(name=name, idle_seconds=idle)
+        for name, idle in zip(names, (1.0, None, 600.0), strict=True)
+    ]
+    async with Setup(*pools):
+        pass
+    (record,) = [record for record in caplog.records if "idle_seconds" in record.getMessage()]
+    assert record.levelname == "WARNING"
+    assert "no effect in this version (set for a, c)" in record.getMessage()
+    caplog.clear()
+    async with Setup(pool()):
+        pass
+    assert "idle_seconds" not in caplog.text

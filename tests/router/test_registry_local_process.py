@@ -1,3 +1,4 @@
+import os
 import signal
 import socket
 
@@ -15,6 +16,13 @@ async def test_a_child_gets_no_descriptor_that_was_not_named() -> None:
     assert str(named.fileno()) in process.tail.split()
     named.close()
     other.close()
+
+
+async def test_a_child_has_a_session_of_its_own_which_no_ctrl_c_of_ours_reaches() -> None:
+    child = Process(["/bin/sleep", "1000"], environ={})
+    assert os.getpgid(child.pid) == os.getsid(child.pid) == child.pid
+    child.send_signal(signal.SIGKILL)
+    assert await child.wait(10)
 
 
 async def test_the_end_of_a_child_is_told_with_its_last_line_and_a_bounded_tail() -> None:

@@ -142,6 +142,6 @@ async def test_a_client_that_pipelines_without_reading_is_not_read_without_end()
         async with asyncio.timeout(20):
             while not connection._pipeline_paused:
                 await asyncio.sleep(0.001)
-        assert len(connection._inbox._data) <= 64 * 1024 + 256 * 1024
+        assert len(connection._inbox.data) <= 64 * 1024 + 256 * 1024
         assert not sending.done()
         sending.cancel()

@@ -96,4 +96,14 @@ def test_it_is_printed_only_where_everyone_may_do_as_it_says(
     if not pools:
         registry.pools = list  # type: ignore[method-assign]
     config = Config.from_environ(settings, command=command)
+    pool_or_none = [replace(status, isolation="bubblewrap") for status in registry.pools()]
+    registry.pools = lambda: pool_or_none  # type: ignore[method-assign]
     assert bool(_welcome(command, config, registry, URL)) is shown
+
+
+@pytest.mark.parametrize("command", ["up", "router"])
+def test_that_nothing_isolates_is_said_even_where_nothing_else_is(command: Command) -> None:
+    settings = {"ROUTER_AUTH_TOKEN": "secret", "SANDGATE_REGISTRY": "local"}
+    config = Config.from_environ(settings, command=command)
+    text = _welcome(command, config, FakeRegistry(), URL)
+    assert text == "Nothing keeps the code in a sandbox from this machine: isolation is none.\n"

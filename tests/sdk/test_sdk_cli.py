@@ -80,7 +80,7 @@ def test_claim_prints_the_claim_and_its_sandbox(
     server.answer("POST", "/v1/claims", json_response(claim, status=201))
     done = cli(
         *("claim", "python", "--namespace", "team", "--name", "c-1", "--lease", "60"),
-        *("--idle", "5", "--wait", "1", "--on-empty", "fail", "--label", "job=7=8"),
+        *("--wait", "1", "--on-empty", "fail", "--label", "job=7=8"),
         SANDGATE_TOKEN="caller",
     )
     assert (done.returncode, done.stderr, done.stdout) == (0, b"", b"default/c-1 sb-1\n")
@@ -91,11 +91,23 @@ def test_claim_prints_the_claim_and_its_sandbox(
         "namespace": "team",
         "name": "c-1",
         "lease_seconds": 60.0,
-        "idle_seconds": 5.0,
         "labels": {"job": "7=8"},
         "wait_seconds": 1.0,
         "on_empty": "fail",
     }
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_claim_says_on_standard_error_that_nothing_isolates(
+    server: ScriptedServer, cli: Cli, claim: dict[str, object], form: list[str]
+) -> None:
+    for isolation, said in (("none", True), ("bubblewrap", False)):
+        answer = json_response({**claim, "isolation": isolation}, status=201)
+        server.answer("POST", "/v1/claims", answer)
+        done = cli("claim", "python", *form)
+        assert done.returncode == 0
+        assert done.stderr.startswith(b"sandgate: isolation none: nothing keeps") is said
+        assert b"isolation none" not in done.stdout
 
 
 def test_claim_as_json_has_everything_a_program_needs(
@@ -341,7 +353,7 @@ def test_version_is_the_distributions(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "advice"),
     [
-        (401, "unauthenticated", "set SANDGATE_TOKEN"),
+        (401, "unauthenticated", "set SANDGATE_ROUTER_TOKEN or --router-token"),
         (404, "pool_not_found", "`sandgate pools` lists them"),
         (503, "pool_exhausted", "raise --wait"),
         (503, "draining", "try again in 4 s"),

@@ -133,3 +133,12 @@ def test_help_needs_neither_gateway_nor_runtime(stand_ins: Path) -> None:
     assert done.returncode == 0
     for command in ("up", "router", "runtime", "claim", "run", "ls", "cp", "release", "pools"):
         assert f"  {command} " in done.stdout
+
+
+@pytest.mark.parametrize("command", ["up", "router"])
+def test_help_promises_only_what_is_there(stand_ins: Path, command: str) -> None:
+    shown = " ".join(_run(stand_ins, command, "--help").stdout.split())
+    assert "local or static:FILE." in shown
+    assert "shared or none." in shown
+    for planned in ("kubernetes", "dns", "capability"):
+        assert planned not in shown

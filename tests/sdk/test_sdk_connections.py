@@ -53,10 +53,14 @@ def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
 
 @pytest.mark.parametrize("token", ["", "a b", "a\nb", "ü"])
 def test_a_token_that_no_field_can_carry_is_refused_and_not_repeated(token: str) -> None:
-    with pytest.raises(ValueError, match="token is empty or holds") as caught:
+    with pytest.raises(ValueError, match="gateway token is empty or holds") as caught:
         Gateway("http://host", token=token)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="router token is empty or holds") as caught:
+        Gateway("http://host", router_token=token)
     assert "\n" not in str(caught.value)
 
 
 def test_a_token_never_shows() -> None:
     assert "hunter2" not in repr(Gateway("http://host", token="hunter2"))
+    assert "hunter2" not in repr(Gateway("http://host", router_token="hunter2"))

@@ -3,12 +3,20 @@
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 PATIENCE = 15.0
 """Seconds after which a test has hung; ten times what the slowest answer takes."""
+
+HANDSHAKE = (
+    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+"""The fields of a WebSocket's opening handshake (RFC 6455 section 1.3)."""
 
 
 @dataclass
@@ -59,8 +67,25 @@ class RawClient:
         async with asyncio.timeout(PATIENCE):
             return await self.reader.read()
 
+    async def read_rest_until(self, end: bytes) -> bytes:
+        """Read up to bytes that come only at the end, however much there is before."""
+        data = bytearray()
+        async with asyncio.timeout(PATIENCE):
+            while not data.endswith(end):
+                piece = await self.reader.read(65536)
+                assert piece, "closed before the end"
+                data += piece
+        return bytes(data)
+
     def end(self) -> None:
         self.writer.close()
+
+    def reset(self) -> None:
+        """Close with RST."""
+        sock = self.writer.get_extra_info("socket")
+        with socket.fromfd(sock.fileno(), sock.family, sock.type) as duplicate:
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
 
     async def _read_answer(self, *, head_only: bool) -> Answer:
         raw = await self.reader.readuntil(b"\r\n\r\n")

@@ -70,15 +70,57 @@ class CountingRegistry:
 class RunningGateway:
     """A gateway that listens on a port of its own."""
 
-    def __init__(self, gateway: Gateway, registry: CountingRegistry, port: int) -> None:
+    def __init__(
+        self, gateway: Gateway, registry: CountingRegistry, port: int, clock: "SkippingClock"
+    ) -> None:
         self.gateway = gateway
         self.registry = registry
         self.port = port
+        self._clock = clock
 
     @property
     def dials(self) -> int:
         """Connections to sandboxes that are open or being lent."""
         return len(self.gateway.relay.connector.pool)
+
+    @property
+    def held(self) -> int:
+        """Bytes that it holds for clients and sandboxes."""
+        pool = self.gateway.relay.connector.pool
+        for_clients = sum(connection.unsent for connection in self.gateway.connections)
+        return for_clients + sum(c.unsent for lent in pool._all.values() for c in lent)
+
+    def skip(self, seconds: float) -> None:
+        """Let time pass for all its deadlines, and look at them."""
+        self._clock.skipped += seconds
+        self.gateway.sweep()
+
+    async def settled(self, *, clients: int = 0, dials: int = 0) -> None:
+        """Wait until nothing is left of what was under way, and nothing is counted any more."""
+        relay = self.gateway.relay
+        async with asyncio.timeout(10):
+            while (
+                len(self.gateway.connections) != clients
+                or self.dials != dials
+                or relay.exchanges
+                or relay.tasks
+                or relay.tunnels.live
+            ):
+                await asyncio.sleep(0.001)
+        assert self.gateway.metrics.inflight == 0
+        assert len(relay.in_flight) == 0
+        assert relay.tunnels.counts == {}
+
+
+class SkippingClock:
+    """The loop's time, and what a test has skipped."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.skipped = 0.0
+        self._now = now
+
+    def __call__(self) -> float:
+        return self._now() + self.skipped
 
 
 @contextlib.asynccontextmanager
@@ -88,7 +130,8 @@ async def running_gateway(**environ: str) -> AsyncIterator[RunningGateway]:
     config = Config.from_environ(settings, command="up")
     loop = asyncio.get_running_loop()
     registry = CountingRegistry()
-    gateway = build_gateway(config, registry, clock=loop.time)
+    clock = SkippingClock(loop.time)
+    gateway = build_gateway(config, registry, clock=clock)
     registry.subscribe(gateway.relay.connector.forget)
     readiness = Readiness()
     readiness.mark_ready()
@@ -102,7 +145,7 @@ async def running_gateway(**environ: str) -> AsyncIterator[RunningGateway]:
     )
     sweeper = loop.create_task(_sweep(gateway))
     try:
-        yield RunningGateway(gateway, registry, server.sockets[0].getsockname()[1])
+        yield RunningGateway(gateway, registry, server.sockets[0].getsockname()[1], clock)
     finally:
         sweeper.cancel()
         server.close()

@@ -7,6 +7,11 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+SWITCHED = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+)
+"""The answer to `raw_client.HANDSHAKE` that opens the WebSocket."""
 
 
 class UpstreamSide:
@@ -55,7 +60,10 @@ class UpstreamSide:
         return head, await self.read_exactly(length)
 
     def send(self, data: bytes) -> None:
-        self._writer.write(data)
+        try:
+            self._writer.write(data)
+        except RuntimeError as error:  # as uvloop says that the connection is closed
+            raise ConnectionResetError from error
 
     async def drain(self) -> None:
         await self._writer.drain()

@@ -7,6 +7,7 @@ machine may, and no web page.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
@@ -44,16 +45,23 @@ class Readiness(Protocol):
         """What the gateway is about."""
 
 
-def build_control_app(registry: Registry, *, readiness: Readiness, loopback: bool) -> Starlette:
+def build_control_app(
+    registry: Registry,
+    *,
+    readiness: Readiness,
+    loopback: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> Starlette:
     """Return the ASGI app for requests without routing fields.
 
     Args:
         registry: what knows pools and claims.
         readiness: read by `/readyz`.
         loopback: whether the listener can be reached from this machine alone.
+        clock: seconds that never go back.
     """
     guard = _allow_local if loopback else _allow_nobody
-    claims = ClaimEndpoints(registry)
+    claims = ClaimEndpoints(registry, clock=clock)
     app = Starlette(
         routes=[
             _route("/healthz", GET=_alive),

@@ -1,6 +1,6 @@
 """The endpoints of claims and pools: HTTP in front of a `Registry`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -8,11 +8,12 @@ from starlette.responses import JSONResponse, Response
 
 from sandgate_router.control.answers import build_claim, build_pool
 from sandgate_router.control.bodies import quoted, read_json
+from sandgate_router.control.idempotency import KeyedClaims, parse_key
 from sandgate_router.control.new_claim import parse_new_claim
 from sandgate_router.control.waiting import claim_while_connected
 from sandgate_router.errors import ClaimNotFound, InvalidRequest
 from sandgate_router.names import Label, parse_label
-from sandgate_router.registry.base import Registry
+from sandgate_router.registry.base import Claim, Registry
 
 DEFAULT_LIMIT = 100
 """Claims in one list, unless the caller says otherwise."""
@@ -26,15 +27,20 @@ _FILTERS = ("namespace", "pool", "limit")
 class ClaimEndpoints:
     """What `/v1/claims` and `/v1/pools` do."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, *, clock: Callable[[], float]) -> None:
         self._registry = registry
+        self._keyed = KeyedClaims(registry, build_answer=_build_created, clock=clock)
 
     async def create(self, request: Request) -> Response:
         """Claim a sandbox; wait for one as long as the body says and the client stays."""
         wanted = parse_new_claim(await read_json(request))
-        claim = await claim_while_connected(self._registry, wanted, request.receive)
-        body = build_claim(claim) | {"token": None, "token_expires_at": None}
-        return JSONResponse(body, status_code=201)
+        key = parse_key(request.headers.getlist("idempotency-key"))
+        if key is None:
+            claim = await claim_while_connected(self._registry, wanted, request.receive)
+            content = _build_created(claim)
+        else:
+            content = await self._keyed.claim(key, wanted, request.receive)
+        return Response(content, status_code=201, media_type="application/json")
 
     async def list(self, request: Request) -> Response:
         """List live claims, oldest first."""
@@ -66,6 +72,11 @@ class ClaimEndpoints:
     async def pools(self, request: Request) -> Response:  # noqa: ARG002
         """List the pools as they stand."""
         return JSONResponse({"pools": [build_pool(pool) for pool in self._registry.pools()]})
+
+
+def _build_created(claim: Claim) -> bytes:
+    members = build_claim(claim) | {"token": None, "token_expires_at": None}
+    return bytes(JSONResponse(members).body)
 
 
 def _parse_filters(query: QueryParams) -> Mapping[str, str]:

@@ -5,18 +5,18 @@ is wrong and says what is allowed there.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from sandgate_router.control.bodies import parse_struct, quoted
 from sandgate_router.errors import InvalidRequest
-from sandgate_router.names import DEFAULT_NAMESPACE, Label, Port, parse_label
+from sandgate_router.names import DEFAULT_NAMESPACE, Label, parse_label
 from sandgate_router.registry.base import ClaimRequest
 
 MAX_LEASE_SECONDS = 7 * 24 * 3600.0
-"""Longest lease and longest idle time. What must live longer renews; what was forgotten ends."""
+"""Longest lease. What was forgotten ends."""
 
 MAX_WAIT_SECONDS = 300.0
 """Longest wait for a member. Load balancers in front of us end a silent request after 60 to
@@ -24,9 +24,6 @@ MAX_WAIT_SECONDS = 300.0
 
 MAX_LABELS = 64
 """Labels of one claim: each claim is kept in memory and shown in lists of up to 1,000."""
-
-MAX_PORTS = 100
-"""Ports of one claim; a claim for more of them leaves `ports` out and gets any."""
 
 RESERVED_PREFIXES = ("kubernetes.io", "k8s.io", "agents.x-k8s.io", "sandgate.dev")
 """Label prefixes, with everything below them, that controllers act on: a caller who could set
@@ -36,7 +33,9 @@ _LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _DNS_NAME = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
 _MAX_DNS_NAME = 253
-_MAX_PORT = 65535
+
+_NOT_YET = ("idle_seconds", "ports")
+"""Members that are planned. Both restrict what a claim may do, so they are never overlooked."""
 
 
 class NewClaim(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -56,14 +55,15 @@ class NewClaim(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
 def parse_new_claim(body: object) -> ClaimRequest:
     """Return what the caller wants; raise InvalidRequest."""
     new = parse_struct(body, NewClaim)
+    for member in _NOT_YET:
+        if getattr(new, member) is not None:
+            raise InvalidRequest(f"{member} is not available in this version; leave it out")
     return ClaimRequest(
         pool=_label("pool", new.pool),
         namespace=_label("namespace", new.namespace),
         name=None if new.name is None else _label("name", new.name),
-        lease_seconds=_span("lease_seconds", new.lease_seconds),
-        idle_seconds=_span("idle_seconds", new.idle_seconds),
+        lease_seconds=_lease(new.lease_seconds),
         labels=_labels(new.labels),
-        ports=None if new.ports is None else _ports(new.ports),
         wait_seconds=_wait(new.wait_seconds),
         on_empty=new.on_empty,
     )
@@ -78,10 +78,10 @@ def _label(member: str, text: str) -> Label:
         ) from error
 
 
-def _span(member: str, seconds: float | None) -> float | None:
+def _lease(seconds: float | None) -> float | None:
     if seconds is not None and not 0 < seconds <= MAX_LEASE_SECONDS:
         raise InvalidRequest(
-            f"{member} {seconds!r} is not a number of seconds above 0, at most"
+            f"lease_seconds {seconds!r} is not a number of seconds above 0, at most"
             f" {MAX_LEASE_SECONDS:.0f}"
         )
     return seconds
@@ -93,17 +93,6 @@ def _wait(seconds: float) -> float:
             f"wait_seconds {seconds!r} is not a number of seconds from 0 to {MAX_WAIT_SECONDS:.0f}"
         )
     return seconds
-
-
-def _ports(ports: Sequence[int]) -> tuple[Port, ...]:
-    for port in ports:
-        if not 1 <= port <= _MAX_PORT:
-            raise InvalidRequest(f"ports {quoted(port)} is not a port (1-{_MAX_PORT})")
-    if not ports or len(ports) > MAX_PORTS or len(set(ports)) != len(ports):
-        raise InvalidRequest(
-            f"ports must be 1 to {MAX_PORTS} different ports; leave it out for any port"
-        )
-    return tuple(Port(port) for port in sorted(ports))
 
 
 def _labels(labels: Mapping[str, str]) -> Mapping[str, str]:

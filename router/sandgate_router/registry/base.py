@@ -57,9 +57,7 @@ class ClaimRequest:
     """The claim's name; None has one generated."""
     lease_seconds: float | None = None
     """None takes the pool's."""
-    idle_seconds: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    ports: tuple[Port, ...] | None = None
     wait_seconds: float = 30.0
     on_empty: OnEmpty = "wait"
 

@@ -25,8 +25,9 @@ class Sandbox:
         control: Control,
         claim: "Claim",
         env: Mapping[str, str] | None = None,
+        router_token: str | None = None,
     ) -> None:
-        route = Route(claim.sandbox, claim.namespace, claim.port, claim.token)
+        route = Route(claim.sandbox, claim.namespace, claim.port, claim.token, router_token)
         self._transport = transport
         self._control = control
         self._record = claim

@@ -40,7 +40,6 @@ class Sandboxes:
         namespace: str = "default",
         name: str | None = None,
         lease_seconds: float | None = None,
-        idle_seconds: float | None = None,
         labels: Mapping[str, str] | None = None,
         wait_seconds: float | None = None,
         on_empty: OnEmpty | None = None,
@@ -56,20 +55,19 @@ class Sandboxes:
             namespace=namespace,
             name=name,
             lease_seconds=lease_seconds,
-            idle_seconds=idle_seconds,
             labels=labels,
             wait_seconds=wait_seconds,
             on_empty=on_empty,
         )
         claim = self._claim(self._control.claim(body, key=os.urandom(16).hex()))
-        return Sandbox(self._transport, control=self._control, claim=claim, env=env)
+        return self._open(claim, env)
 
     def get(
         self, claim: str, *, namespace: str = "default", env: Mapping[str, str] | None = None
     ) -> Sandbox:
         """Return the sandbox of a live claim, as its maker named it; raise ClaimNotFound."""
         record = self._transport.call(self._control.read(claim, namespace=namespace))
-        return Sandbox(self._transport, control=self._control, claim=record, env=env)
+        return self._open(record, env)
 
     def release(self, claim: str, *, namespace: str = "default") -> None:
         """End a claim by its name; one that is gone already is no error."""
@@ -96,6 +94,15 @@ class Sandboxes:
 
     def __repr__(self) -> str:
         return f"<Sandboxes at {self._gateway.url}>"
+
+    def _open(self, claim: "Claim", env: Mapping[str, str] | None) -> Sandbox:
+        return Sandbox(
+            self._transport,
+            control=self._control,
+            claim=claim,
+            env=env,
+            router_token=self._gateway.router_token,
+        )
 
     def _claim(self, call: "Call[Claim]") -> "Claim":
         try:

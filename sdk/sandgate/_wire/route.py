@@ -1,4 +1,4 @@
-"""How a request names its sandbox: the routing fields and the claim's token."""
+"""How a request names its sandbox: the routing fields, and the tokens that open the way."""
 
 from dataclasses import dataclass, field
 
@@ -13,6 +13,8 @@ class Route:
     token: str | None = field(default=None, repr=False)
     """The claim's capability; it travels in a field of its own, since Authorization is the
     application's."""
+    router_token: str | None = field(default=None, repr=False)
+    """The one token of all sandboxes of a gateway, which takes it from Authorization."""
 
     def fields(self, *, timeout: float | None = None) -> list[tuple[str, str]]:
         """Return the fields; `timeout` bounds, in seconds, the gateway's wait for each byte."""
@@ -23,6 +25,8 @@ class Route:
         ]
         if self.token is not None:
             fields.append(("x-sandbox-token", self.token))
+        if self.router_token is not None:
+            fields.append(("authorization", f"Bearer {self.router_token}"))
         if timeout is not None:
             fields.append(("x-sandbox-timeout", f"{timeout:g}"))
         return fields

@@ -4,10 +4,15 @@ from dataclasses import asdict
 
 import click
 
+from sandgate import Gateway, Sandboxes
 from sandgate._sandbox.sandboxes import OnEmpty
-from sandgate.cli.gateway import gateway_options, json_option, open_sandboxes
+from sandgate.cli.gateway import gateway_options, json_option
 from sandgate.cli.names import DEFAULT_NAMESPACE, ClaimName, ClaimType, PairType
 from sandgate.cli.show import show_json, show_table
+
+_NOT_ISOLATED = (
+    "sandgate: isolation none: nothing keeps the code in this sandbox from the gateway's machine"
+)
 
 
 @click.command()
@@ -15,7 +20,6 @@ from sandgate.cli.show import show_json, show_table
 @click.option("--namespace", default=DEFAULT_NAMESPACE, show_default=True)
 @click.option("--name", help="Name of the claim; by default one is made up.")
 @click.option("--lease", type=float, metavar="SECONDS", help="End the claim after this time.")
-@click.option("--idle", type=float, metavar="SECONDS", help="End it after this time without use.")
 @click.option("--wait", type=float, metavar="SECONDS", help="Wait this long for a ready sandbox.")
 @click.option("--on-empty", type=click.Choice(["wait", "fail", "cold"]))
 @click.option("--label", "labels", type=PairType(), multiple=True, metavar="KEY=VALUE")
@@ -26,26 +30,25 @@ def claim(
     namespace: str,
     name: str | None,
     lease: float | None,
-    idle: float | None,
     wait: float | None,
     on_empty: OnEmpty | None,
     labels: tuple[tuple[str, str], ...],
     as_json: bool,
-    url: str,
-    token: str | None,
+    gateway: Gateway,
 ) -> None:
     """Claim a sandbox from POOL; it stays claimed until its release or the end of its lease."""
-    with open_sandboxes(url, token) as sandboxes:
+    with Sandboxes(gateway) as sandboxes:
         sandbox = sandboxes.claim(
             pool,
             namespace=namespace,
             name=name,
             lease_seconds=lease,
-            idle_seconds=idle,
             labels=dict(labels) or None,
             wait_seconds=wait,
             on_empty=on_empty,
         )
+    if sandbox.isolation == "none":
+        click.echo(_NOT_ISOLATED, err=True)
     if not as_json:
         click.echo(f"{sandbox.namespace}/{sandbox.claim} {sandbox.id}")
         return
@@ -57,9 +60,9 @@ def claim(
 @click.argument("claims", metavar="CLAIM...", type=ClaimType(), nargs=-1, required=True)
 @json_option
 @gateway_options
-def release(claims: tuple[ClaimName, ...], as_json: bool, url: str, token: str | None) -> None:
+def release(claims: tuple[ClaimName, ...], as_json: bool, gateway: Gateway) -> None:
     """End each CLAIM and destroy its sandbox; one that is gone already is no error."""
-    with open_sandboxes(url, token) as sandboxes:
+    with Sandboxes(gateway) as sandboxes:
         for claim in claims:
             sandboxes.release(claim.name, namespace=claim.namespace)
     if as_json:
@@ -69,9 +72,9 @@ def release(claims: tuple[ClaimName, ...], as_json: bool, url: str, token: str |
 @click.command()
 @json_option
 @gateway_options
-def pools(as_json: bool, url: str, token: str | None) -> None:
+def pools(as_json: bool, gateway: Gateway) -> None:
     """List the pools of the gateway."""
-    with open_sandboxes(url, token) as sandboxes:
+    with Sandboxes(gateway) as sandboxes:
         found = sandboxes.pools()
     if as_json:
         show_json({"pools": [asdict(pool) for pool in found]})

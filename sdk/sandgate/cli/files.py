@@ -6,8 +6,8 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from sandgate import Sandbox, Sandboxes
-from sandgate.cli.gateway import gateway_options, json_option, open_sandboxes
+from sandgate import Gateway, Sandbox, Sandboxes
+from sandgate.cli.gateway import gateway_options, json_option
 from sandgate.cli.names import ClaimName, RemotePath, parse_claim_name, parse_remote
 from sandgate.cli.show import show_json, show_table
 
@@ -16,13 +16,13 @@ from sandgate.cli.show import show_json, show_table
 @click.argument("place", metavar="CLAIM[:PATH]")
 @json_option
 @gateway_options
-def ls(place: str, as_json: bool, url: str, token: str | None) -> None:
+def ls(place: str, as_json: bool, gateway: Gateway) -> None:
     """List a directory of the sandbox of CLAIM, by default its working directory."""
     claim = parse_claim_name(place)
     remote = parse_remote(place) if claim is None else RemotePath(claim, "")
     if remote is None:
         raise click.UsageError(f"{place!r} is neither CLAIM nor CLAIM:PATH")
-    with open_sandboxes(url, token) as sandboxes:
+    with Sandboxes(gateway) as sandboxes:
         name = remote.claim
         entries = sandboxes.get(name.name, namespace=name.namespace).files.list(remote.path)
     if as_json:
@@ -46,7 +46,7 @@ def ls(place: str, as_json: bool, url: str, token: str | None) -> None:
 @click.argument("destination", metavar="DESTINATION")
 @json_option
 @gateway_options
-def cp(source: str, destination: str, as_json: bool, url: str, token: str | None) -> None:
+def cp(source: str, destination: str, as_json: bool, gateway: Gateway) -> None:
     """Copy a file into a sandbox or out of it: one side is CLAIM:PATH, the other is local.
 
     A local path whose beginning looks like `CLAIM:` is written with ./ in front.
@@ -54,7 +54,7 @@ def cp(source: str, destination: str, as_json: bool, url: str, token: str | None
     from_remote, to_remote = parse_remote(source), parse_remote(destination)
     if (from_remote is None) == (to_remote is None):
         raise click.UsageError("One of SOURCE and DESTINATION must be CLAIM:PATH.")
-    with open_sandboxes(url, token) as sandboxes:
+    with Sandboxes(gateway) as sandboxes:
         if to_remote is not None:
             size = _upload(sandboxes, Path(source), to_remote)
         elif from_remote is not None:

@@ -9,7 +9,8 @@ from contextlib import closing
 
 import click
 
-from sandgate.cli.gateway import gateway_options, json_option, open_sandboxes
+from sandgate import Gateway, Sandboxes
+from sandgate.cli.gateway import gateway_options, json_option
 from sandgate.cli.names import ClaimName, ClaimType, PairType
 from sandgate.cli.show import show_json
 from sandgate.types import Exit, Output
@@ -32,8 +33,7 @@ def run(
     cwd: str | None,
     pairs: tuple[tuple[str, str], ...],
     as_json: bool,
-    url: str,
-    token: str | None,
+    gateway: Gateway,
 ) -> int:
     """Run a command in the sandbox of CLAIM: `sandgate run CLAIM -- python3 -V`.
 
@@ -43,7 +43,7 @@ def run(
         raise click.UsageError("Give either a command after --, or --shell TEXT.")
     out = bytearray()
     err = bytearray()
-    with open_sandboxes(url, token) as sandboxes:
+    with Sandboxes(gateway) as sandboxes:
         sandbox = sandboxes.get(claim.name, namespace=claim.namespace)
         events = sandbox.commands.stream(
             list(argv) if shell is None else shell,

@@ -12,10 +12,10 @@ import click
 _FLAGS = {
     "listen": ("SANDGATE_LISTEN", "HOST:PORT", "Where to listen; port 0 takes any."),
     "metrics_listen": ("SANDGATE_METRICS_LISTEN", "HOST:PORT", "Where to serve metrics."),
-    "registry": ("SANDGATE_REGISTRY", "KIND", "local, kubernetes, static:FILE or dns."),
+    "registry": ("SANDGATE_REGISTRY", "KIND", "local or static:FILE."),
     "pools": ("SANDGATE_POOLS", "FILE", "The warm pools, as YAML."),
-    "isolation": ("SANDGATE_ISOLATION", "KIND", "bubblewrap or none."),
-    "auth": ("SANDGATE_AUTH", "MODE", "capability, shared or none."),
+    "isolation": ("SANDGATE_ISOLATION", "KIND", "bubblewrap, or none for code that you trust."),
+    "auth": ("SANDGATE_AUTH", "MODE", "shared or none."),
 }
 """Each flag's setting, the shape of its value, and what it is for."""
 

@@ -20,7 +20,13 @@ _DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
 def build_chain(
-    *, gateway: int, enter: Sequence[str], own_uid: int | None, enclosed: bool, bwrap: str
+    *,
+    gateway: int,
+    enter: Sequence[str],
+    own_uid: int | None,
+    enclosed: bool,
+    bwrap: str,
+    descriptors: int | None = None,
 ) -> list[str]:
     """Return the command that bubblewrap's arguments are appended to.
 
@@ -29,8 +35,11 @@ def build_chain(
         enter: what puts the rest into the staged view of the file system; may be empty.
         own_uid: the user to become; None stays the one it is.
         enclosed: whether to use the additional process namespace.
+        descriptors: the soft limit on open files; None leaves it as it is.
     """
     command = [*enter, *_DIE_WITH_PARENT, "--", "/bin/sh", "-c", _PARENT_LIVES, str(gateway)]
+    if descriptors is not None:
+        command += ["prlimit", f"--nofile={descriptors}:", "--"]
     if enclosed:
         # Making a process namespace takes root, or a user namespace to be root of.
         user = [] if own_uid is not None else ["--user", "--map-current-user"]

@@ -50,8 +50,9 @@ log = logging.getLogger(__name__)
 class IsolatedStarter:
     """Starts sandboxes under bubblewrap."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, descriptors: int | None = None) -> None:
         self._folder = folder
+        self._descriptors = descriptors
         self._layout = Layout((), (), "")
         self._staging: Staging | None = None
         self._bwrap = ""
@@ -125,6 +126,7 @@ class IsolatedStarter:
             own_uid=user.uid if user is not None else None,
             enclosed=self._enclosed,
             bwrap=self._bwrap,
+            descriptors=self._descriptors,
         )
 
     async def _probe(self) -> None:

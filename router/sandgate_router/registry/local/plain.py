@@ -42,8 +42,9 @@ log = logging.getLogger(__name__)
 class PlainStarter:
     """Starts sandboxes without isolation."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, descriptors: int | None = None) -> None:
         self._folder = folder
+        self._descriptors = descriptors
         self._own_users = False
 
     async def open(self) -> None:
@@ -68,7 +69,7 @@ class PlainStarter:
         try:
             if self._own_users:
                 sandbox.take_own_user()
-            sandbox.run(spec)
+            sandbox.run(spec, descriptors=self._descriptors)
             await sandbox.become_ready()
         except BaseException:
             await sandbox.end()
@@ -108,12 +109,13 @@ class PlainSandbox:
             raise StartFailed(str(error)) from error
         os.chown(self._work, self._user.uid, self._user.uid)
 
-    def run(self, spec: PoolSpec) -> None:
-        """Start the process."""
+    def run(self, spec: PoolSpec, *, descriptors: int | None) -> None:
+        """Start the process; `descriptors` is its soft limit on open files, None leaves it."""
         with listen_unix(self._sockets / "http.sock") as http:
             # A workspace on disk cannot be limited without a quota of the file system; the
             # size of each file can.
-            command = ["prlimit", f"--fsize={spec.workspace_bytes}", "--"]
+            command = ["prlimit", f"--fsize={spec.workspace_bytes}"]
+            command += ["--"] if descriptors is None else [f"--nofile={descriptors}:", "--"]
             if self._user is not None:
                 number = str(self._user.uid)
                 command += ["setpriv", "--reuid", number, "--regid", number, "--clear-groups", "--"]

@@ -48,8 +48,8 @@ class PoolSpec:
     """Members at most: ready, claimed, being started and being ended."""
     lease_seconds: float = 3600.0
     """How long a claim lives that does not say it."""
-    idle_seconds: float = 600.0
-    """How long a claim lives without use."""
+    idle_seconds: float | None = None
+    """How long a claim is to live without use; nothing acts on it in this version."""
     max_age_seconds: float = 86400.0
     """How long a claim lives at most."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,8 @@ class PoolSpec:
     isolation: LocalIsolation | None = None
     """None takes the gateway's."""
     memory_bytes: int = GIB
-    """Data memory of each process of a command; not of the sandbox as a whole."""
+    """What each process of a command can write to (RLIMIT_DATA): a limit per process, and none
+    for the sandbox as a whole."""
     cpu_seconds: int = 3600
     """Processor time of each process of a command."""
     max_processes: int = 1024
@@ -142,7 +143,7 @@ def pool_faults(spec: PoolSpec) -> list[str]:
         faults.append(f"warm {spec.warm} is not between 0 and max ({spec.max})")
     for member in ("lease_seconds", "idle_seconds", "max_age_seconds"):
         seconds = getattr(spec, member)
-        if not math.isfinite(seconds) or seconds <= 0:
+        if seconds is not None and (not math.isfinite(seconds) or seconds <= 0):
             faults.append(f"{member} {seconds} is not a finite number of seconds above 0")
     for member, least in _LEAST.items():
         if (value := getattr(spec, member)) < least:

@@ -3,6 +3,9 @@
 `subprocess.Popen` and not the event loop's own start: uvloop was seen to pass descriptors to
 the child that nobody named (its signal pipe, inheritable ones of the caller). And the parent
 death signal is bound to the thread that started the child: here it is the loop's thread.
+
+Each child has a session of its own. Ctrl-C in a terminal signals the whole group of the
+gateway, which is to end its sandboxes in order; and no child can type into that terminal.
 """
 
 import asyncio
@@ -41,6 +44,7 @@ class Process:
             pass_fds=pass_fds,
             env=environ,
             cwd="/",
+            start_new_session=True,
         )
         self.pid = self._child.pid
         assert self._child.stdout is not None

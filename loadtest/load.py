@@ -14,14 +14,16 @@ import time
 
 import uvloop
 
+from loadtest.configs import TOKEN
+
 CONTENT = b'{"command":"true"}'
 HEAD = (
     b"POST /execute HTTP/1.1\r\nHost: localhost:8080\r\nUser-Agent: sandgate/0.1\r\n"
     b"Accept: application/json\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
     b"X-Sandbox-ID: sb-%%d\r\nX-Sandbox-Namespace: default\r\nX-Sandbox-Port: 8888\r\n"
-    b"X-Sandbox-Token: sg1.k1.%b.%b\r\n"
+    b"Authorization: Bearer %b\r\n"
     b"X-Request-ID: %%b-%%x\r\ntraceparent: 00-%%032x-%%016x-01\r\n\r\n"
-    % (len(CONTENT), b"a" * 160, b"b" * 43)
+    % (len(CONTENT), TOKEN.encode())
 )
 RUN = os.urandom(6).hex().encode()
 
@@ -81,11 +83,15 @@ class Load:
         self._done = asyncio.Event()
 
     async def run(self, port: int, connections: int) -> None:
-        """Keep `connections` busy until the time is over."""
+        """Keep `connections` busy until the time is over; all connect at once."""
         loop = asyncio.get_running_loop()
         self._open = connections
-        for _ in range(connections):
-            await loop.create_connection(lambda: Connection(self), "127.0.0.1", port)
+        await asyncio.gather(
+            *(
+                loop.create_connection(lambda: Connection(self), "127.0.0.1", port)
+                for _ in range(connections)
+            )
+        )
         await self._done.wait()
 
     def took(self, seconds: float, *, good: bool) -> bool:

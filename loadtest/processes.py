@@ -2,89 +2,109 @@
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-from loadtest.stubs import address
 
 PROXY_CORE, LOAD_CORE = 0, 1
 
+START_SECONDS = 30.0
+
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of all threads of a process, to the nanosecond."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    """Return the CPU time of all threads of a process and of its children, to the nanosecond."""
+    return (
+        sum(
+            int((task / "schedstat").read_text().split()[0])
+            for one in _family(pid)
+            for task in Path(f"/proc/{one}/task").iterdir()
+        )
+        / 1e9
+    )
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    """Return the resident memory of a process and its children."""
+    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in _family(pid))
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.contextmanager
-def stub_sandboxes(count: int) -> Iterator[None]:
-    """Run the stub sandboxes."""
-    with _running([sys.executable, "-m", "loadtest.stubs", str(count)], core=LOAD_CORE) as process:
-        _read_line(process, "ready")
-        yield
-
-
-@contextlib.contextmanager
-def gateway(sandboxes: int) -> Iterator[tuple[int, int]]:
-    """Run our gateway over static addresses; yield its process id and port."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write("sandboxes:\n")
-        for index in range(sandboxes):
-            file.write(f"  - {{id: sb-{index}, uid: u-{index}, host: {address(index)}}}\n")
-        file.flush()
-        settings = {
-            "SANDGATE_LISTEN": "127.0.0.1:0",
-            "SANDGATE_METRICS_LISTEN": "127.0.0.1:0",
-            "SANDGATE_REGISTRY": f"static:{file.name}",
-        }
-        command = [sys.executable, "-m", "sandgate_router", "up"]
-        with _running(command, core=PROXY_CORE, settings=settings) as process:
-            line = _read_line(process, "listening on ")
-            yield process.pid, int(line.rsplit(":", 1)[1])
-
-
-def run_load(*, port: int, connections: int, sandboxes: int, seconds: float) -> str:
-    """Run the load to its end and return the line that it printed."""
-    command = [sys.executable, "-m", "loadtest.load", "--port", str(port)]
-    command += ["--connections", str(connections), "--sandboxes", str(sandboxes)]
-    command += ["--seconds", str(seconds)]
-    with _running(command, core=LOAD_CORE) as process:
-        output, _ = process.communicate(timeout=seconds * 10 + 60)
-    return output
-
-
-@contextlib.contextmanager
-def _running(
-    command: Sequence[str], *, core: int, settings: dict[str, str] | None = None
+def running(
+    command: Sequence[str],
+    *,
+    core: int,
+    settings: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
+    """Run a program on one core; it is ended with the context."""
     cores = os.sched_getaffinity(0)
     wanted = {core} if core in cores and len(cores) > 1 else cores
-    process = subprocess.Popen(
-        ["taskset", "--cpu-list", ",".join(map(str, wanted)), *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(settings or {})},
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
+    with contextlib.ExitStack() as stack:
+        errors = None if log is None else stack.enter_context(log.open("ab"))
+        process = subprocess.Popen(
+            ["taskset", "--cpu-list", ",".join(map(str, wanted)), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **(settings or {})},
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=10)
+            process.kill()
+            process.wait()
 
 
-def _read_line(process: subprocess.Popen[str], start: str) -> str:
+def read_line(process: "subprocess.Popen[str]", start: str) -> str:
+    """Return the next line that a program prints; raise RuntimeError when it is another."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line.startswith(start):
         raise RuntimeError(f"{process.args!r} did not start: {line!r}")
     return line.strip()
+
+
+def wait_for_port(process: "subprocess.Popen[str]", port: int) -> None:
+    """Wait until a program listens; raise RuntimeError when it ends instead."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"{process.args!r} does not listen on {port}")
+        time.sleep(0.02)
+
+
+def unused_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def run_program(*arguments: str, seconds: float, core: int = LOAD_CORE) -> str:
+    """Run one of our own modules to its end and return what it printed."""
+    with running([sys.executable, "-m", *arguments], core=core) as process:
+        output, _ = process.communicate(timeout=seconds * 10 + 60)
+    if process.returncode:
+        raise RuntimeError(f"{arguments!r} ended with {process.returncode}")
+    return output
+
+
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += _family(int(child))
+    return found

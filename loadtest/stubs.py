@@ -1,6 +1,7 @@
 """Stub sandboxes: many addresses, one process, each request answered at once.
 
-Run as a program it prints `ready` and serves until its standard input ends.
+Run as a program it prints `ready` and serves until its standard input ends. A small POST gets
+a small answer, content of any size is taken and thrown away, and `GET /bytes/N` gives N bytes.
 """
 
 import asyncio
@@ -9,43 +10,85 @@ import sys
 import uvloop
 
 PORT = 8888
-BODY = b'{"stdout":"","stderr":"","exit_code":0}'
-ANSWER = (
+PIECE = bytes(256 * 1024)
+
+_FIELDS = (
     b"HTTP/1.1 200 OK\r\ndate: Mon, 30 Nov 2026 12:00:00 GMT\r\n"
-    b"content-type: application/json\r\ncontent-length: %d\r\n"
-    b"keep-alive: timeout=75\r\n\r\n%b" % (len(BODY), BODY)
+    b"content-type: application/json\r\nkeep-alive: timeout=75\r\ncontent-length: %d\r\n\r\n"
 )
+_CONTENT = b'{"stdout":"","stderr":"","exit_code":0}'
+ANSWER = _FIELDS % len(_CONTENT) + _CONTENT
 
 
 def address(index: int) -> str:
     """Return the loopback address of a stub: all of 127.0.0.0/8 can be bound on Linux."""
-    return f"127.1.{index // 250}.{index % 250 + 1}"
+    return f"127.{1 + index // 62_500}.{index // 250 % 250}.{index % 250 + 1}"
 
 
 class Stub(asyncio.Protocol):
-    """Answers each small POST; it trusts the proxy's framing, which tests check elsewhere."""
+    """Answers requests; it trusts the proxy's framing, which tests check elsewhere."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._missing = 0
+        """Content that is still to come."""
+        self._writable = asyncio.Event()
+        self._transport: asyncio.Transport
+        self._sending: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport of the event loop."""
-        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-        self._held = b""
-        self._missing = 0
+        self._transport = transport  # type: ignore[assignment]
+        self._writable.set()
 
     def data_received(self, data: bytes) -> None:
-        """Answer every whole request in what has come."""
-        data = self._held + data
-        while True:
+        """Answer every request that is whole by now."""
+        while data:
+            if self._missing:
+                taken = min(self._missing, len(data))
+                self._missing -= taken
+                data = data[taken:]
+                if not self._missing:
+                    self._transport.write(ANSWER)
+                continue
+            data, self._held = self._held + data, b""
             end = data.find(b"\r\n\r\n")
             if end < 0:
-                break
-            head = data[:end].lower()
-            _, found, rest = head.partition(b"content-length: ")
-            length = int(rest.split(b"\r\n", 1)[0]) if found else 0
-            if len(data) < end + 4 + length:
-                break
-            data = data[end + 4 + length :]
+                self._held = data
+                return
+            head, data = data[:end], data[end + 4 :]
+            self._begin(head)
+
+    def pause_writing(self) -> None:
+        """Wait for a slow reader."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop sending."""
+        del exc
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def _begin(self, head: bytes) -> None:
+        if head.startswith(b"GET /bytes/"):
+            size = int(head[len(b"GET /bytes/") :].split(b" ", 1)[0])
+            self._sending = asyncio.get_running_loop().create_task(self._send(size))
+            return
+        _, found, rest = head.lower().partition(b"content-length: ")
+        self._missing = int(rest.split(b"\r\n", 1)[0]) if found else 0
+        if not self._missing:
             self._transport.write(ANSWER)
-        self._held = data
+
+    async def _send(self, size: int) -> None:
+        self._transport.write(_FIELDS % size)
+        while size:
+            await self._writable.wait()
+            self._transport.write(PIECE[:size])
+            size -= min(size, len(PIECE))
 
 
 async def _serve(count: int) -> None:

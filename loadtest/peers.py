@@ -1,0 +1,163 @@
+"""The proxies that are measured, each told to do the same job and tuned as its users would.
+
+The job: route by X-Sandbox-ID to one of the stub sandboxes, keep connections alive on both
+sides, take the routing fields off. None of the others checks the fields, a credential or a
+sandbox's generation, which is to their advantage.
+"""
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest import configs
+from loadtest.processes import PROXY_CORE, read_line, running, unused_port, wait_for_port
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One proxy."""
+
+    name: str
+    program: str
+    """What must be on the machine; `python` always is."""
+    arguments: Callable[[str, Path, int], list[str]]
+    """The command, from the program's path, a folder of its own and the port to listen on."""
+    files: Callable[[int, int], Mapping[str, str]]
+    """Its files by name, from the port and the number of sandboxes."""
+    build: Callable[[str, Path], list[str]] | None = None
+    """What makes it, once."""
+
+
+def _ours(sandboxes: int) -> Mapping[str, str]:
+    return {"sandboxes.yaml": configs.sandgate(sandboxes)}
+
+
+PEERS = (
+    Peer(
+        "nginx, static upstreams",
+        "nginx",
+        lambda program, folder, _: [program, "-p", str(folder), "-c", "nginx.conf"],
+        lambda port, count: {"nginx.conf": configs.nginx(port, count, keep_alive=True)},
+    ),
+    Peer(
+        "nginx, variable upstream",
+        "nginx",
+        lambda program, folder, _: [program, "-p", str(folder), "-c", "nginx.conf"],
+        lambda port, count: {"nginx.conf": configs.nginx(port, count, keep_alive=False)},
+    ),
+    Peer(
+        "HAProxy, tuned",
+        "haproxy",
+        lambda program, folder, _: [program, "-q", "-db", "-f", str(folder / "haproxy.cfg")],
+        lambda port, count: {"haproxy.cfg": configs.haproxy(port, count)},
+    ),
+    Peer(
+        "Envoy",
+        "envoy",
+        lambda program, folder, _: [
+            *(program, "--concurrency", "1", "--log-level", "off"),
+            *("--base-id", str(unused_port()), "-c", str(folder / "envoy.yaml")),
+        ],
+        lambda port, count: {"envoy.yaml": configs.envoy(port, count)},
+    ),
+    Peer(
+        "Caddy",
+        "caddy",
+        lambda program, folder, _: [
+            *(program, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"),
+        ],
+        lambda port, count: {"Caddyfile": configs.caddy(port, count)},
+    ),
+    Peer(
+        "Go ReverseProxy",
+        "go",
+        lambda _, folder, port: [str(folder / "proxy"), str(port)],
+        lambda _port, _count: {
+            "main.go": (HERE / "peer_programs" / "reverse_proxy.go").read_text(),
+            "go.mod": "module proxy\n\ngo 1.21\n",
+        },
+        build=lambda program, folder: [program, "build", "-C", str(folder), "-o", "proxy", "."],
+    ),
+    Peer(
+        "aiohttp",
+        "python",
+        lambda _, __, port: [
+            sys.executable,
+            "-m",
+            "loadtest.peer_programs.aiohttp_proxy",
+            str(port),
+        ],
+        lambda _port, _count: {},
+    ),
+    Peer(
+        "Starlette + httpx",
+        "python",
+        lambda _, __, port: [sys.executable, "-m", "loadtest.peer_programs.httpx_proxy", str(port)],
+        lambda _port, _count: {},
+    ),
+    Peer(
+        "uvloop splice, no parsing",
+        "python",
+        lambda _, __, port: [sys.executable, "-m", "loadtest.peer_programs.splice", str(port)],
+        lambda _port, _count: {},
+    ),
+)
+"""In the order of the table; the last is the floor of our own event loop."""
+
+SANDGATE = "Sandgate"
+
+
+@contextlib.contextmanager
+def serving(peer: Peer, sandboxes: int, log: Path) -> Iterator[tuple[int, int]]:
+    """Run a peer; yield its process id and port."""
+    program = find_program(peer)
+    if program is None:
+        raise RuntimeError(f"{peer.program} is not on this machine")
+    port = unused_port()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, text in peer.files(port, sandboxes).items():
+            (folder / file).write_text(text)
+        settings = {"GOMAXPROCS": "1", "GOCACHE": str(folder), "XDG_DATA_HOME": name, "HOME": name}
+        if peer.build is not None:
+            with running(peer.build(program, folder), core=PROXY_CORE, settings=settings) as build:
+                if build.wait(timeout=300):
+                    raise RuntimeError(f"{peer.name} cannot be built")
+        command = peer.arguments(program, folder, port)
+        with running(command, core=PROXY_CORE, settings=settings, log=log) as process:
+            wait_for_port(process, port)
+            yield process.pid, port
+
+
+@contextlib.contextmanager
+def serving_sandgate(sandboxes: int, log: Path) -> Iterator[tuple[int, int]]:
+    """Run our gateway over static addresses; yield its process id and port."""
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name, "sandboxes.yaml")
+        file.write_text(configs.sandgate(sandboxes))
+        settings = {
+            "SANDGATE_LISTEN": "127.0.0.1:0",
+            "SANDGATE_METRICS_LISTEN": "127.0.0.1:0",
+            "SANDGATE_REGISTRY": f"static:{file}",
+            "ROUTER_AUTH_TOKEN": configs.TOKEN,
+        }
+        command = [sys.executable, "-m", "sandgate_router", "up"]
+        with running(command, core=PROXY_CORE, settings=settings, log=log) as process:
+            line = read_line(process, "listening on ")
+            yield process.pid, int(line.rsplit(":", 1)[1])
+
+
+def find_program(peer: Peer) -> str | None:
+    """Return the path of what a peer needs; programs of this environment come first."""
+    if peer.program == "python":
+        return sys.executable
+    beside = Path(sys.executable).with_name(peer.program)
+    if beside.exists():
+        return str(beside)
+    return shutil.which(peer.program, path="/usr/local/bin:/usr/bin:/usr/sbin")

@@ -15,13 +15,9 @@ This is the hot path, driven by callbacks: a task exists only while a connection
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sandgate_router.body import LAST_CHUNK, encode_chunk
-from sandgate_router.config import IpNetwork
-from sandgate_router.connect import Connector
 from sandgate_router.errors import (
     ConnectionTimeout,
     ContentTooLarge,
@@ -33,12 +29,12 @@ from sandgate_router.errors import (
 )
 from sandgate_router.fields import Peer, build_request_head, refuse_loop
 from sandgate_router.head import RequestHead
-from sandgate_router.limits import InFlight, Sandbox
 from sandgate_router.registry.base import Endpoint
+from sandgate_router.relay import Relay
 from sandgate_router.response import ResponseReader
 from sandgate_router.retry import may_replay
 from sandgate_router.target import TIMEOUT, Routing, parse_timeout
-from sandgate_router.tunnel import Tunnel, TunnelClient, Tunnels
+from sandgate_router.tunnel import Tunnel, TunnelClient
 from sandgate_router.upgrade import counted_client, wants_websocket
 from sandgate_router.upstream import (
     IDLE_SECONDS,
@@ -46,6 +42,9 @@ from sandgate_router.upstream import (
     WRITE_HIGH_WATER,
     UpstreamConnection,
 )
+
+if TYPE_CHECKING:
+    from sandgate_router.limits import Sandbox
 
 log = logging.getLogger("sandgate.relay")
 
@@ -76,52 +75,6 @@ class Client(TunnelClient, Protocol):
 
     def finish(self, *, status: int, keep_alive: bool) -> None:
         """End the exchange after a whole response."""
-
-
-@dataclass(slots=True)
-class Relay:
-    """What all exchanges share."""
-
-    connector: Connector
-    clock: Callable[[], float]
-    date: Callable[[], bytes]
-    timeout: float
-    """Longest wait for a response head and for every later gap, in seconds."""
-    tunnels: Tunnels
-    in_flight: InFlight
-    max_content: int = 0
-    """Largest content of a request, in bytes; 0 has no limit."""
-    trusted_proxies: tuple[IpNetwork, ...] = ()
-    """Networks whose word about earlier hops is believed."""
-    keep_origin: bool = False
-    """Whether Origin passes on a WebSocket handshake."""
-    exchanges: set["Exchange"] = field(default_factory=set)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-
-    def sweep(self) -> None:
-        """End what has waited too long."""
-        now = self.clock()
-        for exchange in list(self.exchanges):
-            if exchange.deadline < now:
-                exchange.expire()
-        self.tunnels.sweep()
-        self.connector.pool.sweep()
-
-    def tunnel_ended(self, sandbox: Sandbox, client: bytes) -> None:
-        """Count one tunnel less, of its sandbox and of its client."""
-        self.in_flight.leave(sandbox)
-        self.tunnels.free(client)
-
-    async def close(self) -> None:
-        """End every exchange and connection."""
-        for exchange in list(self.exchanges):
-            exchange.drop()
-        self.tunnels.close()
-        tasks = list(self.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.connector.close()
 
 
 class Exchange:

@@ -28,18 +28,19 @@ from starlette.applications import Starlette
 
 from sandgate_router.asgi import AppHost
 from sandgate_router.authorize import Anyone, SharedToken
+from sandgate_router.client import LINGER_SECONDS, ClientConnection
 from sandgate_router.config import BadConfig, Command, Config, ListenAddress
 from sandgate_router.connect import Connector
 from sandgate_router.control.app import build_control_app
 from sandgate_router.event_log import configure_logging
-from sandgate_router.forward import Relay
-from sandgate_router.gateway import LINGER_SECONDS, ClientConnection, Gateway
+from sandgate_router.gateway import Gateway
 from sandgate_router.limits import InFlight, connection_limit
 from sandgate_router.metrics import RequestMetrics
 from sandgate_router.probes import Readiness, build_metrics_app
 from sandgate_router.registry.base import Registry
 from sandgate_router.registry.local import IsolationUnavailable, build_local_registry
 from sandgate_router.registry.static import BadSandboxFile, StaticRegistry
+from sandgate_router.relay import Relay
 from sandgate_router.resolve import Resolver
 from sandgate_router.tunnel import Tunnels
 from sandgate_router.upstream import UpstreamPool

@@ -111,7 +111,7 @@ def origin_form(target: bytes) -> bytes:
 async def test_every_good_request_arrives_as_it_is_or_is_refused_for_a_reason(
     corpus: tuple[list[Case], list[Case]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandgate_router.gateway.HEAD_SECONDS", HEAD_SECONDS)
+    monkeypatch.setattr("sandgate_router.client.HEAD_SECONDS", HEAD_SECONDS)
     good, _ = corpus
     assert len(good) > 40
     wrong = []
@@ -140,7 +140,7 @@ def same(wanted: Expected, got: tuple[bytes, bytes, bytes]) -> bool:
 async def test_every_bad_request_is_refused_and_nothing_whole_arrives(
     corpus: tuple[list[Case], list[Case]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandgate_router.gateway.HEAD_SECONDS", HEAD_SECONDS)
+    monkeypatch.setattr("sandgate_router.client.HEAD_SECONDS", HEAD_SECONDS)
     _, bad = corpus
     assert len(bad) > 60
     wrong = []

@@ -124,9 +124,9 @@ async def test_wrong_bytes_neither_hang_nor_break_nor_smuggle(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The gateway's own patience, shortened, since half of what is sent never ends.
-    monkeypatch.setattr("sandgate_router.gateway.HEAD_SECONDS", 0.3)
-    monkeypatch.setattr("sandgate_router.gateway.CONTENT_SECONDS", 0.3)
-    monkeypatch.setattr("sandgate_router.gateway.KEEP_ALIVE_SECONDS", 0.2)
+    monkeypatch.setattr("sandgate_router.client.HEAD_SECONDS", 0.3)
+    monkeypatch.setattr("sandgate_router.client.CONTENT_SECONDS", 0.3)
+    monkeypatch.setattr("sandgate_router.client.KEEP_ALIVE_SECONDS", 0.2)
     caplog.set_level(logging.WARNING)
     broken: list[str] = []
     asyncio.get_running_loop().set_exception_handler(

@@ -43,7 +43,7 @@ from support.survive_probe import (
     whole,
 )
 
-from sandgate_router.gateway import ClientConnection
+from sandgate_router.client import ClientConnection
 from sandgate_router.head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_LINE_BYTES
 
 MALFORMED = FRAMING | LINES | HOSTS | NOMINATED

@@ -9,9 +9,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from sandgate_router.asgi import AppHost
+from sandgate_router.client import ClientConnection
 from sandgate_router.config import Config
 from sandgate_router.control.app import build_control_app
-from sandgate_router.gateway import ClientConnection, Gateway
+from sandgate_router.gateway import Gateway
 from sandgate_router.names import Label
 from sandgate_router.probes import Readiness
 from sandgate_router.registry.base import Claim, ClaimRequest, Endpoint, PoolStatus

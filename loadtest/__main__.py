@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from loadtest.peers import PEERS, SANDGATE, find_program, serving, serving_sandgate
+from loadtest.peers import PEERS, SANDGATE, find_program, serving, serving_sandgate, versions
 from loadtest.report import Cell, Table, write_reports
 from loadtest.scenarios import (
     Bulk,
@@ -56,7 +56,7 @@ def main() -> None:
             title = f"{direction} of {BULK_MEGABYTES} MB"
             tables.append(_measure_all(title, proxies, options.repeats, bulk))
     if options.reports:
-        write_reports(options.reports, tables, sandboxes=options.sandboxes)
+        write_reports(options.reports, tables, sandboxes=options.sandboxes, versions=versions())
 
 
 def _proxies(sandboxes: int, only: list[str] | None, log: Path) -> dict[str, Callable[[], Serving]]:

@@ -18,24 +18,24 @@ FIELDS = (
 
 
 def download(connection: socket.socket, size: int) -> None:
-    """Read `size` bytes of content; raise RuntimeError when they do not come."""
+    """Read `size` bytes of content; end the program when they do not come."""
     connection.sendall(f"GET /bytes/{size} HTTP/1.1\r\n{FIELDS}\r\n".encode())
     buffer = bytearray(1024 * 1024)
     head = b""
     while b"\r\n\r\n" not in head:
         head += connection.recv(65536)
     if not head.startswith(b"HTTP/1.1 200 "):
-        raise RuntimeError(repr(head[:200]))
+        raise SystemExit(repr(head[:200]))
     left = size - len(head.partition(b"\r\n\r\n")[2])
     while left > 0:
         received = connection.recv_into(buffer)
         if not received:
-            raise RuntimeError("the download broke off")
+            raise SystemExit("the download broke off")
         left -= received
 
 
 def upload(connection: socket.socket, size: int) -> None:
-    """Write `size` bytes of content; raise RuntimeError when they are refused."""
+    """Write `size` bytes of content; end the program when they are refused."""
     connection.sendall(f"PUT /x HTTP/1.1\r\n{FIELDS}Content-Length: {size}\r\n\r\n".encode())
     left = size
     while left:
@@ -48,7 +48,7 @@ def upload(connection: socket.socket, size: int) -> None:
             break
         answer += piece
     if not answer.startswith(b"HTTP/1.1 200 "):
-        raise RuntimeError(repr(answer[:200]))
+        raise SystemExit(repr(answer[:200]))
 
 
 def _main() -> None:

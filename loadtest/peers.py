@@ -6,11 +6,14 @@ sandbox's generation, which is to their advantage.
 """
 
 import contextlib
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from loadtest import configs
@@ -30,12 +33,10 @@ class Peer:
     """The command, from the program's path, a folder of its own and the port to listen on."""
     files: Callable[[int, int], Mapping[str, str]]
     """Its files by name, from the port and the number of sandboxes."""
+    version: tuple[str, ...] = ()
+    """Arguments with which the program tells its version."""
     build: Callable[[str, Path], list[str]] | None = None
     """What makes it, once."""
-
-
-def _ours(sandboxes: int) -> Mapping[str, str]:
-    return {"sandboxes.yaml": configs.sandgate(sandboxes)}
 
 
 PEERS = (
@@ -44,6 +45,7 @@ PEERS = (
         "nginx",
         lambda program, folder, _: [program, "-p", str(folder), "-c", "nginx.conf"],
         lambda port, count: {"nginx.conf": configs.nginx(port, count, keep_alive=True)},
+        version=("-v",),
     ),
     Peer(
         "nginx, variable upstream",
@@ -56,6 +58,7 @@ PEERS = (
         "haproxy",
         lambda program, folder, _: [program, "-q", "-db", "-f", str(folder / "haproxy.cfg")],
         lambda port, count: {"haproxy.cfg": configs.haproxy(port, count)},
+        version=("-v",),
     ),
     Peer(
         "Envoy",
@@ -65,6 +68,7 @@ PEERS = (
             *("--base-id", str(unused_port()), "-c", str(folder / "envoy.yaml")),
         ],
         lambda port, count: {"envoy.yaml": configs.envoy(port, count)},
+        version=("--version",),
     ),
     Peer(
         "Caddy",
@@ -73,6 +77,7 @@ PEERS = (
             *(program, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"),
         ],
         lambda port, count: {"Caddyfile": configs.caddy(port, count)},
+        version=("version",),
     ),
     Peer(
         "Go ReverseProxy",
@@ -82,6 +87,7 @@ PEERS = (
             "main.go": (HERE / "peer_programs" / "reverse_proxy.go").read_text(),
             "go.mod": "module proxy\n\ngo 1.21\n",
         },
+        version=("version",),
         build=lambda program, folder: [program, "build", "-C", str(folder), "-o", "proxy", "."],
     ),
     Peer(
@@ -161,3 +167,18 @@ def find_program(peer: Peer) -> str | None:
     if beside.exists():
         return str(beside)
     return shutil.which(peer.program, path="/usr/local/bin:/usr/bin:/usr/sbin")
+
+
+def versions() -> dict[str, str]:
+    """Return what is measured, in whose version, as each program tells it."""
+    found = {name: metadata.version(name) for name in ("uvloop", "aiohttp", "httpx", "starlette")}
+    for peer in PEERS:
+        program = find_program(peer)
+        if program is not None and peer.version:
+            told = subprocess.run(
+                [program, *peer.version], capture_output=True, text=True, check=False
+            )
+            number = re.search(r"\d+\.\d+(\.\d+)?", told.stdout + told.stderr)
+            if number is not None:
+                found[peer.program] = number[0]
+    return found

@@ -83,7 +83,9 @@ class Table:
         return lines
 
 
-def write_reports(folder: Path, tables: Sequence[Table], *, sandboxes: int) -> None:
+def write_reports(
+    folder: Path, tables: Sequence[Table], *, sandboxes: int, versions: Mapping[str, str]
+) -> None:
     """Write report.json, report.md and cost.svg."""
     folder.mkdir(parents=True, exist_ok=True)
     about = {
@@ -92,6 +94,7 @@ def write_reports(folder: Path, tables: Sequence[Table], *, sandboxes: int) -> N
         "kernel": platform.release(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
         "sandboxes": sandboxes,
+        **versions,
     }
     content = {
         "about": about,

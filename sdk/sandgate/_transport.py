@@ -99,7 +99,7 @@ class Transport:
             yield
         except httpx.TransportError as error:
             unsent = isinstance(error, _NEVER_SENT)
-            what = "cannot reach" if unsent else "lost the connection to"
+            what = "cannot reach" if unsent else "lost the connection through"
             raise GatewayUnreachable(
                 f"{what} the gateway at {self._gateway.url} ({_describe(error)})",
                 reached="no" if unsent else "unknown",

@@ -103,6 +103,12 @@ class ClaimNotFound(NotFound):
     default_code = "claim_not_found"
 
 
+class SandboxFailed(NotFound):
+    """The claim is there, and its sandbox died; the message says of what."""
+
+    default_code = "sandbox_failed"
+
+
 class PoolNotFound(NotFound):
     """No pool has this name."""
 

@@ -105,6 +105,8 @@ class Claim:
     isolation: str
     """`bubblewrap`, `none` or `unknown`: what stands between the sandbox and its host."""
     state: str = "ready"
+    reason: str | None = None
+    """Why the sandbox failed; None while it has not."""
     pool: str = ""
     uid: str | None = None
     launch: str = ""

@@ -136,7 +136,10 @@ async def test_an_address_that_was_lost_meanwhile_is_told_and_nothing_is_left() 
         registry.go.set()
         with pytest.raises(CannotListen) as caught:
             await serving
-    assert str(caught.value) == f"cannot listen: 127.0.0.1:{port}: Address already in use"
+    assert str(caught.value) == (
+        f"cannot listen: 127.0.0.1:{port}: Address already in use;"
+        " stop what listens there, or choose another port (0 takes any)"
+    )
     assert registry.closed
 
 

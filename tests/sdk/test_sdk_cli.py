@@ -419,3 +419,38 @@ def test_wrong_usage_is_exit_code_2_and_sends_nothing(
     assert done.returncode == 2
     assert b"Usage: sandgate" in done.stderr
     assert server.requests == []
+
+
+@pytest.mark.parametrize("name", ["--lease", "--wait"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_seconds_that_nobody_can_wait_are_refused_in_one_line(
+    server: ScriptedServer, cli: Cli, name: str, value: str
+) -> None:
+    done = cli("claim", "python", name, value)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"sandgate: {name.strip('-')}_seconds {value} is not a finite number of seconds\n".encode()
+    )
+    assert server.requests == []
+
+
+@pytest.mark.usefixtures("claimed")
+def test_a_timeout_that_is_no_time_is_refused_in_one_line(cli: Cli) -> None:
+    done = cli("run", "c-1", "--timeout", "nan", "--", "true")
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert b"timeout nan is not a finite number" in done.stderr
+
+
+def test_a_claim_whose_sandbox_died_says_of_what(
+    server: ScriptedServer, cli: Cli, claim: dict[str, object]
+) -> None:
+    failed = {**claim, "state": "failed", "reason": "the runtime ended with exit code 137"}
+    server.answer("GET", "/v1/claims/default/c-1", json_response(failed))
+    done = cli("run", "c-1", "--", "true")
+    assert done.returncode == 1
+    assert done.stderr == (
+        b"sandgate: the sandbox of default/c-1 failed: the runtime ended with exit code 137;"
+        b" release the claim and make another with `sandgate claim`\n"
+    )
+    assert server.received(*PROCESSES) == []

@@ -147,7 +147,8 @@ class StaticRegistry:
                     self._modified = modified
                     self._apply(load_sandboxes(self._path))
             except (OSError, BadSandboxFile) as error:
-                log.error("static.kept %s", error)  # noqa: TRY400 the message says it all
+                # The reason says it all; a traceback would only hide it.
+                log.error("static.kept", extra={"reason": str(error)})  # noqa: TRY400
 
     def _apply(self, entries: dict[_Name, Entry]) -> None:
         for name, old in list(self._entries.items()):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from sandgate._sandbox.sandbox import Sandbox
 from sandgate._wire.control import Control, build_claim
-from sandgate.errors import GatewayUnreachable
+from sandgate.errors import GatewayUnreachable, SandboxFailed
 
 if TYPE_CHECKING:
     from sandgate._wire.message import Call
@@ -65,8 +65,16 @@ class Sandboxes:
     def get(
         self, claim: str, *, namespace: str = "default", env: Mapping[str, str] | None = None
     ) -> Sandbox:
-        """Return the sandbox of a live claim, as its maker named it; raise ClaimNotFound."""
+        """Return the sandbox of a live claim, as its maker named it.
+
+        Raises:
+            ClaimNotFound: there is no such claim.
+            SandboxFailed: its sandbox died; the claim is still to be released.
+        """
         record = self._transport.call(self._control.read(claim, namespace=namespace))
+        if record.state == "failed":
+            reason = record.reason or "no reason is known"
+            raise SandboxFailed(f"the sandbox of {namespace}/{claim} failed: {reason}")
         return self._open(record, env)
 
     def release(self, claim: str, *, namespace: str = "default") -> None:

@@ -1,6 +1,7 @@
 """The control API: claim, read, release, list pools (`/v1/...`, without routing fields)."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -38,7 +39,15 @@ class Control:
     token: str | None = field(default=None, repr=False)
 
     def claim(self, body: Mapping[str, object], *, key: str) -> Call[Claim]:
-        """Claim a sandbox; the same `key` gives the same claim, however often it is sent."""
+        """Claim a sandbox; the same `key` gives the same claim, however often it is sent.
+
+        Raises:
+            ValueError: a number of seconds is none that can be waited for.
+        """
+        for name in ("lease_seconds", "wait_seconds"):
+            value = body.get(name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} {value!r} is not a finite number of seconds")
         wait = body.get("wait_seconds")
         waiting = float(wait) if isinstance(wait, int | float) else DEFAULT_WAIT
         return self._call(
@@ -122,6 +131,7 @@ def parse_claim(reply: Reply) -> Claim:
         port=integer(members, "port", default=DEFAULT_PORT),
         isolation=text(members, "isolation", default="unknown"),
         state=text(members, "state", default="ready"),
+        reason=optional_text(members, "reason"),
         pool=text(members, "pool", default=""),
         uid=optional_text(members, "uid"),
         launch=text(members, "launch", default=""),

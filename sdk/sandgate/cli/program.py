@@ -48,6 +48,8 @@ def run_program(arguments: Sequence[str]) -> int:
         return _fail("interrupted", code=INTERRUPTED)
     except (SandgateError, OSError) as error:
         return _fail(explain(error))
+    except (ValueError, OverflowError) as error:  # a value that the handle refused before sending
+        return _fail(str(error), code=2)
     return result if isinstance(result, int) else 0
 
 

@@ -7,7 +7,14 @@ import pytest
 from support.raw_client import connect, request
 from support.relaying import relaying
 from support.running_gateway import running_gateway
-from support.scripted_upstream import OK, ScriptedUpstream, UpstreamSide, answer_ok, answering
+from support.scripted_upstream import (
+    LASTING_OK,
+    OK,
+    ScriptedUpstream,
+    UpstreamSide,
+    answer_ok,
+    answering,
+)
 
 from sandgate_router.registry.base import Endpoint
 
@@ -225,7 +232,7 @@ async def test_surplus_never_reaches_a_client_and_ends_the_connection(raw: bytes
 
 
 async def test_bytes_on_an_idle_connection_end_it() -> None:
-    async with relaying(answer_ok) as (upstream, _gateway, client):
+    async with relaying(answering(LASTING_OK)) as (upstream, _gateway, client):
         await client.send(request())
         assert (await client.read_answer()).body == b"ok"
         side = await upstream.side()

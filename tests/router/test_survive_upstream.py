@@ -12,12 +12,14 @@ from support.raw_client import HANDSHAKE, RawClient, connect, request
 from support.relaying import relaying
 from support.running_gateway import RunningGateway, running_gateway
 from support.scripted_upstream import (
+    LASTING_OK,
     OK,
     SWITCHED,
     Script,
     ScriptedUpstream,
     UpstreamSide,
     answer_ok,
+    answering,
 )
 
 from sandgate_router.registry.base import Endpoint
@@ -712,7 +714,7 @@ async def test_an_idle_connection_is_kept_for_less_than_the_sandbox_says(
     ids=["U16 answer", "U16 x", "U16 408"],
 )
 async def test_what_comes_on_an_idle_connection_ends_it_and_reaches_nobody(raw: bytes) -> None:
-    async with relaying(answer_ok) as (upstream, gateway, client):
+    async with relaying(answering(LASTING_OK)) as (upstream, gateway, client):
         await client.send(request())
         assert (await client.read_answer()).body == b"ok"
         (await upstream.side()).send(raw)
@@ -726,7 +728,7 @@ async def test_what_comes_on_an_idle_connection_ends_it_and_reaches_nobody(raw: 
 
 @pytest.mark.parametrize("end", ["U16 FIN", "U16 RST"])
 async def test_an_idle_connection_that_ends_is_forgotten_at_once(end: str) -> None:
-    async with relaying(answer_ok) as (upstream, gateway, client):
+    async with relaying(answering(LASTING_OK)) as (upstream, gateway, client):
         await client.send(request())
         assert (await client.read_answer()).body == b"ok"
         side = await upstream.side()

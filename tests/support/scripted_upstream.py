@@ -7,6 +7,9 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+LASTING_OK = b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=75\r\nContent-Length: 2\r\n\r\nok"
+"""Its connection is kept for longer than any test waits, so that nothing ends by its age."""
 SWITCHED = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"

@@ -29,7 +29,10 @@ def test_every_link_asks_to_die_before_it_looks_whether_it_should(
     assert command.count("--pdeathsig") == 2
     looks = position(command, '[ "$PPID" = "$0" ] && exec "$@"', "42")
     if enclosed:
-        assert looks < command.index("unshare") < len(command) - 1
+        # Its first process asks for the death signal, and never becomes another user.
+        first = position(command, "--kill-child=KILL", "--", "/bin/sh", "-c")
+        assert looks < command.index("unshare") < first
+        assert "exec" not in command[first + 4]
         assert ("--user" in command) == (own_uid is None)
     if own_uid is not None:
         assert position(command, "--reuid", "61200", "--regid", "61200", "--clear-groups") > looks

@@ -16,6 +16,11 @@ _PARENT_LIVES = '[ "$PPID" = "$0" ] && exec "$@"'
 # reads: writing to it fails, and ends this, if the gateway is gone.
 _READER_LIVES = 'echo && exec "$0" "$@"'
 
+# The namespace's first process stays who it is: the kernel forgets the death signal of one that
+# changes its user, and a gateway that died before it was asked for again left a sandbox behind.
+# It looks twice, since another child of the gateway holds that pipe too until it is itself.
+_FIRST_PROCESS = 'echo && { "$0" "$@" & echo && wait "$!"; }'
+
 _DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
@@ -44,8 +49,10 @@ def build_chain(
         # Making a process namespace takes root, or a user namespace to be root of.
         user = [] if own_uid is not None else ["--user", "--map-current-user"]
         command += ["unshare", *user, "--pid", "--fork", "--kill-child=KILL", "--"]
+        command += ["/bin/sh", "-c", _FIRST_PROCESS]
     # Asked for once more: the kernel forgets it when the user changes.
     command += _DIE_WITH_PARENT
     if own_uid is not None:
         command += ["--reuid", str(own_uid), "--regid", str(own_uid), "--clear-groups"]
-    return [*command, "--", "/bin/sh", "-c", _READER_LIVES, bwrap]
+    command.append("--")
+    return [*command, bwrap] if enclosed else [*command, "/bin/sh", "-c", _READER_LIVES, bwrap]

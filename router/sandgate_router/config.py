@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from sandgate_router.addresses import IpNetwork, is_never_network
 
 Command = Literal["up", "router"]
-IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+Auth = Literal["capability", "shared", "none"]
 
 FOR_OTHERS = frozenset(
     {
@@ -34,18 +36,10 @@ FOR_OTHERS = frozenset(
 
 NOT_YET = frozenset(
     {
-        "SANDGATE_ACCESS_LOG",
-        "SANDGATE_AUDIENCE",
-        "SANDGATE_CALLERS",
-        "SANDGATE_DENIED",
-        "SANDGATE_KEYS",
-        "SANDGATE_POD_IP",
-        "SANDGATE_SCOPED_TOKEN_FILE",
         "SANDGATE_TLS_CERT",
         "SANDGATE_TLS_CLIENT_CA",
         "SANDGATE_TLS_KEY",
         "SANDGATE_TLS_MTLS",
-        "SANDGATE_UPSTREAM_NETWORKS",
         "SANDGATE_WORKERS",
     }
 )
@@ -58,7 +52,23 @@ _SERVICE_LINK = re.compile(
 )
 """What Kubernetes sets in every pod of a namespace that has a Service called `sandgate…`."""
 
-_GIVE_ONE = "give ROUTER_AUTH_TOKEN, or state ALLOW_UNAUTHENTICATED_ROUTER=true"
+_GIVE_ONE = "give SANDGATE_KEYS or ROUTER_AUTH_TOKEN, or state ALLOW_UNAUTHENTICATED_ROUTER=true"
+
+_TRUST_UNDER_TOKENS = (
+    "SANDGATE_POD_IP trust would let the token of one sandbox reach every other; give verify"
+)
+
+_AUTH_ROWS = frozenset(
+    {
+        "allow_unauthenticated",
+        "auth",
+        "keys",
+        "listen",
+        "router_auth_token",
+        "scoped_token_file",
+    }
+)
+"""What decides who may use the relay."""
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"", "0", "false", "f", "no", "n", "off"})
@@ -148,6 +158,24 @@ def _parse_network(text: str) -> IpNetwork:
         raise ValueError(f"holds {text!r}, which is no network like 10.0.0.0/8") from None
 
 
+def _parse_upstream_networks(text: str) -> tuple[IpNetwork, ...]:
+    networks = _parse_networks(text)
+    if not networks:
+        raise ValueError("names no network; without one no sandbox could be dialled")
+    for network in networks:
+        if is_never_network(network):
+            raise ValueError(f"holds {str(network)!r}, which is never dialled")
+    return networks
+
+
+def _parse_denied(text: str) -> tuple[str, ...]:
+    patterns = tuple(part.strip() for part in text.split(",") if part.strip())
+    for pattern in patterns:
+        if not re.fullmatch("[a-z0-9*-]{1,63}/[a-z0-9*-]{1,63}", pattern):
+            raise ValueError(f"holds {pattern!r}, which is no NAMESPACE/ID (* for any characters)")
+    return patterns
+
+
 def _parse_secret(text: str) -> str | None:
     secret = text.strip()
     if not secret:
@@ -166,17 +194,17 @@ def _parse_domain(text: str) -> str:
 
 
 def _parse_registry(text: str) -> str:
-    if text == "local" or (text.startswith("static:") and len(text) > len("static:")):
+    if text in {"local", "dns"} or (text.startswith("static:") and len(text) > len("static:")):
         return text
-    if text in {"dns", "kubernetes"}:
-        raise ValueError("is not available in this version; use local or static:FILE")
-    raise ValueError("is none of local, static:FILE")
+    if text == "kubernetes":
+        raise ValueError("is not available in this version; use local, static:FILE or dns")
+    raise ValueError("is none of local, static:FILE, dns")
 
 
-def _parse_auth(text: str) -> str:
-    if text == "capability":
-        raise ValueError("is not available in this version; use shared or none")
-    return _one_of("shared", "none")(text)
+def _parse_audience(text: str) -> str:
+    if not re.fullmatch("[A-Za-z0-9._:/-]{1,128}", text):
+        raise ValueError("is not 1 to 128 of A-Z a-z 0-9 . _ : / -")
+    return text
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -186,6 +214,17 @@ def _one_of(*choices: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def _parse_sampling(text: str) -> int:
+    """Return N where one of N requests is meant; 0 for none."""
+    lowered = text.strip().lower()
+    if lowered in {"on", "off"}:
+        return int(lowered == "on")
+    match = re.fullmatch("1/([1-9][0-9]{0,8})", lowered)
+    if match is None:
+        raise ValueError("is none of on, off, 1/N")
+    return int(match[1])
 
 
 def _parse_path(text: str) -> Path | None:
@@ -227,7 +266,7 @@ class Config:
     registry: str = _setting(
         "SANDGATE_REGISTRY", _parse_registry, {"up": "local", "router": "dns"}, flag="--registry"
     )
-    """What knows the sandboxes: local or static:FILE."""
+    """What knows the sandboxes: local, static:FILE or dns."""
     pools: Path | None = _setting("SANDGATE_POOLS", _parse_path, "", flag="--pools")
     """A YAML file of pools; empty means one pool `python` in `default`."""
     isolation: str = _setting(
@@ -235,9 +274,20 @@ class Config:
     )
     """How local sandboxes are isolated; none is for code that you trust."""
     auth: str | None = _setting(
-        "SANDGATE_AUTH", lambda text: _parse_auth(text) if text else None, "", flag="--auth"
+        "SANDGATE_AUTH",
+        lambda text: _one_of("capability", "shared", "none")(text) if text else None,
+        "",
+        flag="--auth",
     )
-    """Who may use the relay: shared or none; empty decides by the other settings."""
+    """Who may use the relay: capability, shared or none; empty decides by the other settings."""
+    keys: Path | None = _setting("SANDGATE_KEYS", _parse_path, "")
+    """A YAML file of the keys that sign and verify capabilities."""
+    audience: str = _setting("SANDGATE_AUDIENCE", _parse_audience, "sandgate")
+    """Whom capabilities are for; gateways that share keys and not sandboxes need different ones."""
+    callers: Path | None = _setting("SANDGATE_CALLERS", _parse_path, "")
+    """A YAML file of those who may use the control API, with the digests of their tokens."""
+    scoped_token_file: Path | None = _setting("SANDGATE_SCOPED_TOKEN_FILE", _parse_path, "")
+    """A file with the secret of `v1.` tokens; empty takes none."""
     router_auth_token: str | None = _setting("ROUTER_AUTH_TOKEN", _parse_secret, "")
     """The bearer token of `shared`."""
     allow_unauthenticated: bool = _setting("ALLOW_UNAUTHENTICATED_ROUTER", _parse_flag, "false")
@@ -245,7 +295,25 @@ class Config:
     proxy_timeout: float = _setting("PROXY_TIMEOUT_SECONDS", _parse_seconds, "180", unit="seconds")
     """Longest wait for a response head and for every later gap; caps X-Sandbox-Timeout."""
     cluster_domain: str = _setting("CLUSTER_DOMAIN", _parse_domain, "cluster.local")
-    """The domain in the Host field that a sandbox sees."""
+    """The domain in the Host field that a sandbox sees, and in the name that `dns` asks for."""
+    pod_ip: str | None = _setting(
+        "SANDGATE_POD_IP",
+        lambda text: _one_of("ignore", "verify", "trust")(text) if text else None,
+        "",
+    )
+    """What X-Sandbox-Pod-IP does: ignore, verify or trust; None decides by the registry."""
+    upstream_networks: tuple[IpNetwork, ...] = _setting(
+        "SANDGATE_UPSTREAM_NETWORKS",
+        _parse_upstream_networks,
+        "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7",
+    )
+    """Networks in which the addresses of DNS answers and of X-Sandbox-Pod-IP must lie."""
+    denied: tuple[str, ...] = _setting(
+        "SANDGATE_DENIED",
+        _parse_denied,
+        "default/kubernetes,kube-system/*,kube-public/*,kube-node-lease/*,*/sandbox-router-svc",
+    )
+    """Names of sandboxes, `namespace/id`, that nobody reaches; `*` stands for any characters."""
     trusted_proxies: tuple[IpNetwork, ...] = _setting("TRUSTED_PROXY_CIDRS", _parse_networks, "")
     """Networks whose X-Forwarded-* fields are kept, separated by commas."""
     drain_delay: float = _setting(
@@ -280,6 +348,9 @@ class Config:
     """Client connections at once, at most half of the descriptors, which 0 takes: an exchange
     needs a second one for its sandbox."""
 
+    access_log: int = _setting("SANDGATE_ACCESS_LOG", _parse_sampling, "on")
+    """Which requests get a line in the log: on for all, off for none, 1/N for one of N."""
+
     @classmethod
     def from_environ(
         cls,
@@ -307,14 +378,39 @@ class Config:
         faults.extend(_conflicts(values, command))
         if faults:
             raise BadConfig(faults)
-        return cls(**values)
+        config = cls(**values)
+        if config.pod_ip == "trust" and config.effective_auth == "capability":
+            raise BadConfig([_TRUST_UNDER_TOKENS])
+        return config
 
     @property
-    def effective_auth(self) -> str:
-        """`shared` or `none`, once the unset default is decided."""
+    def effective_auth(self) -> Auth:
+        """Who may use the relay, once the unset default is decided."""
         if self.auth is not None:
-            return self.auth
-        return "shared" if self.router_auth_token else "none"
+            return cast(Auth, self.auth)
+        if self.keys or self.scoped_token_file:
+            return "capability"
+        if self.router_auth_token:
+            return "shared"
+        return "none" if self.allow_unauthenticated else "capability"
+
+    @property
+    def makes_own_key(self) -> bool:
+        """Whether capabilities are signed with a key that lives and dies with this process."""
+        given = self.keys or self.scoped_token_file
+        return self.effective_auth == "capability" and not given
+
+    @property
+    def effective_pod_ip(self) -> Literal["ignore", "verify", "trust"]:
+        """What X-Sandbox-Pod-IP does, once the unset default is decided.
+
+        Behind `dns` clients of other routers count on it; a token of one sandbox must not
+        reach another's address, though.
+        """
+        if self.pod_ip is not None:
+            return cast(Literal["ignore", "verify", "trust"], self.pod_ip)
+        trusting = self.registry == "dns" and self.effective_auth in {"shared", "none"}
+        return "trust" if trusting else "ignore"
 
 
 def _name_faults(
@@ -341,16 +437,34 @@ def _name_faults(
 
 def _conflicts(values: Mapping[str, Any], command: Command) -> list[str]:
     """Return the faults of settings that are right by themselves; `values` may lack wrong ones."""
-    if not {"auth", "router_auth_token", "allow_unauthenticated", "listen"} <= values.keys():
+    if _AUTH_ROWS - values.keys():
         return []
-    auth, token = values["auth"], values["router_auth_token"]
+    auth, token, open_to_all = (
+        values[row] for row in ("auth", "router_auth_token", "allow_unauthenticated")
+    )
+    by_token = values["keys"] or values["scoped_token_file"]
     if auth == "shared" and token is None:
         return ["SANDGATE_AUTH shared needs ROUTER_AUTH_TOKEN"]
-    if auth is not None or token is not None or values["allow_unauthenticated"]:
+    if auth is None and by_token and (token or open_to_all):
+        named = "SANDGATE_KEYS" if values["keys"] else "SANDGATE_SCOPED_TOKEN_FILE"
+        other = "ROUTER_AUTH_TOKEN" if token else "ALLOW_UNAUTHENTICATED_ROUTER"
+        return [f"{named} and {other} say different things: choose one by SANDGATE_AUTH"]
+    if by_token or auth in {"shared", "none"} or (auth is None and (token or open_to_all)):
         return []
+    return _own_key_faults(values, command)
+
+
+def _own_key_faults(values: Mapping[str, Any], command: Command) -> list[str]:
+    """Return why a key of our own does not do where no credential is configured."""
+    stated = values["auth"] == "capability"
     if command == "router":
+        if stated:
+            return ["SANDGATE_AUTH capability needs SANDGATE_KEYS or SANDGATE_SCOPED_TOKEN_FILE"]
         return [f"no credential is set: {_GIVE_ONE}"]
     listen: ListenAddress = values["listen"]
-    if not listen.is_loopback:
+    if not stated and not listen.is_loopback:
         return [f"SANDGATE_LISTEN {listen.host} is no loopback address: {_GIVE_ONE}"]
+    if values.get("registry", "local") != "local":
+        fault = f"SANDGATE_REGISTRY {values['registry']} makes no claims, so nobody gets a token"
+        return [f"{fault}: {_GIVE_ONE}"]
     return []

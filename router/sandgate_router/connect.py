@@ -23,38 +23,59 @@ class Connector:
     metrics: RequestMetrics
     cluster_domain: bytes
 
-    def pooled(self, routing: Routing) -> tuple[Endpoint | None, UpstreamConnection | None]:
+    def pooled(
+        self, routing: Routing, uid: str | None
+    ) -> tuple[Endpoint | None, UpstreamConnection | None]:
         """Return the endpoint, if the table has it, and an idle connection to it, if there is one.
+
+        Args:
+            uid: the only generation that the caller may reach; None is any.
 
         Raises:
             SandboxReplaced, NotAllowedHere: the request may not have it.
         """
-        endpoint = self.resolver.endpoint(routing)
+        endpoint = self.resolver.endpoint(routing, uid)
         return endpoint, None if endpoint is None else self.pool.acquire(endpoint)
 
-    async def open(self, routing: Routing, endpoint: Endpoint | None) -> UpstreamConnection:
+    async def open(
+        self, routing: Routing, endpoint: Endpoint | None, *, uid: str | None
+    ) -> UpstreamConnection:
         """Return a fresh connection, asking the registry first when `endpoint` is None.
+
+        An endpoint that leaves the table meanwhile is looked up once more: where a sandbox was
+        replaced, its successor is there by then.
 
         Raises:
             SandboxNotFound, SandboxReplaced, ConnectionRefused, ConnectionTimeout.
         """
         if endpoint is None:
-            endpoint = await self.resolver.find(routing)
-        target, live = routing.target, endpoint
+            endpoint = await self.resolver.find(routing, uid)
+        connection = await self._dial(routing.target, endpoint)
+        if connection is None:
+            endpoint = self.resolver.endpoint(routing, uid)
+            if endpoint is None:
+                endpoint = await self.resolver.find(routing, uid)
+            connection = await self._dial(routing.target, endpoint)
+        if connection is None:
+            raise SandboxNotFound
+        return connection
+
+    async def _dial(self, target: Target, endpoint: Endpoint) -> UpstreamConnection | None:
+        """Return a fresh connection; None when the endpoint has left the table."""
 
         def again() -> bool:
             self.metrics.count_upstream_retry(target.namespace)
-            return not self.resolver.is_gone(live)
+            return not self.resolver.is_gone(endpoint)
 
         try:
             connection = await self.pool.dial(endpoint, again=again)
-        except GatewayError as error:
+        except GatewayError:
             if self.resolver.is_gone(endpoint):
-                raise SandboxNotFound from error
+                return None
             raise
         if self.resolver.is_gone(endpoint):
             connection.abort()
-            raise SandboxNotFound
+            return None
         connection.host = _build_host(target, self.cluster_domain)
         connection.expectations = _build_expectations(endpoint)
         return connection

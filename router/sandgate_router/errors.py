@@ -14,9 +14,9 @@ IDEMPOTENT_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", 
 """Methods whose repetition changes nothing more (RFC 9110 section 9.2.2)."""
 
 DEFAULT_RETRY_SECONDS = 1
-"""Retry-After of every 503 whose raiser knows no better."""
+"""Retry-After of every 429 and 503 whose raiser knows no better."""
 
-_UNAVAILABLE = 503
+_TRY_LATER = frozenset({429, 503})
 
 
 class GatewayError(Exception):
@@ -41,7 +41,7 @@ class GatewayError(Exception):
         super().__init__(self.message)
         if reached is not None:
             self.reached = reached
-        if retry_after is None and self.status == _UNAVAILABLE:
+        if retry_after is None and self.status in _TRY_LATER:
             retry_after = DEFAULT_RETRY_SECONDS
         self.retry_after = retry_after
         """Whole seconds after which another try makes sense; None sends no Retry-After."""
@@ -261,6 +261,13 @@ class TooManyRequests(GatewayError):
     proxy_error = "connection_limit_reached"
 
 
+class QuotaExceeded(GatewayError):
+    """The namespace holds as many claims as it may."""
+
+    status, code = 429, "quota_exceeded"
+    detail = "The namespace holds as many claims as it may; release one and try again."
+
+
 class HeadTooLarge(GatewayError):
     """The request's fields are above the limits (RFC 6585 section 5)."""
 
@@ -295,6 +302,22 @@ class ConnectionRefused(GatewayError):
     status, code = 502, "connection_refused"
     detail = "Could not connect to the backend sandbox"
     proxy_error = "connection_refused"
+
+
+class DnsError(GatewayError):
+    """The sandbox's name could not be resolved."""
+
+    status, code = 502, "dns_error"
+    detail = "The sandbox's name could not be resolved"
+    proxy_error = "dns_error"
+
+
+class DestinationProhibited(GatewayError):
+    """The sandbox's address lies outside the networks that may be dialled."""
+
+    status, code = 502, "destination_prohibited"
+    detail = "The sandbox's address is outside the networks that the gateway may dial."
+    proxy_error = "destination_ip_prohibited"
 
 
 class UpstreamClosed(GatewayError):

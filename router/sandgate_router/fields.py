@@ -103,7 +103,7 @@ def refuse_loop(head: RequestHead) -> None:
     """Raise ProxyLoop when the request passed this gateway too often (RFC 9110 section 7.6.3)."""
     if b"via" not in head.values:
         return
-    passed = sum(len(_OUR_VIA.findall(value)) for name, value, _ in head.fields if name == b"via")
+    passed = sum(len(_OUR_VIA.findall(value)) for name, value in head.fields if name == b"via")
     if passed > MAX_VIA:
         raise ProxyLoop
 
@@ -127,34 +127,30 @@ def build_request_head(
         upgrade: whether a WebSocket is to be opened; other upgrades are never passed on.
         keep_origin: whether Origin passes; it would not match the Host that we send.
     """
-    values = head.values
     dropped = _choose_dropped(head, peer, secret)
     if not keep_origin:
         dropped = dropped | {b"origin"}
-    lines = [line for name, _, line in head.fields if name not in dropped]
+    lines = [
+        line for (name, _), line in zip(head.fields, head.lines, strict=True) if name not in dropped
+    ]
     if head.aliases:
         lines = _without_aliases(lines, head, dropped)
     if peer.trusted:
         added = _forwarding_lines(head, peer, lines)
     else:
-        added = peer.forwarding_lines(values.get(b"host"))
-    crossing = b"\r\n".join(lines)
-    if crossing.lower().find(_EXPECTATION_PREFIX) >= 0:
-        lines = [line for line in lines if not line.lower().startswith(_EXPECTATION_PREFIX)]
-        crossing = b"\r\n".join(lines)
+        added = peer.forwarding_lines(head.values.get(b"host"))
     if head.chunked:
         framing = b"Transfer-Encoding: chunked\r\n"
     elif head.length is not None:
         framing = b"Content-Length: %d\r\n" % head.length
     else:
         framing = SWITCH if upgrade else b""
-    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b%b%b\r\n" % (
+    lines.append(added)
+    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b\r\n" % (
         head.method,
         head.target,
         host,
-        crossing,
-        b"\r\n" if crossing else b"",
-        added,
+        b"\r\n".join(lines),
         framing,
         expectations,
     )
@@ -173,7 +169,9 @@ def build_response_head(
     dropped: AbstractSet[bytes] = _NEVER_TO_CLIENT
     if head.connection and not head.connection <= _PLAIN_OPTIONS:
         dropped = dropped | head.connection
-    lines = [line for name, _, line in head.fields if name not in dropped]
+    lines = [
+        line for (name, _), line in zip(head.fields, head.lines, strict=True) if name not in dropped
+    ]
     if b"date" not in head.values:
         lines.append(b"Date: " + date())
     lines.append(framing + connection + b"\r\n")
@@ -184,7 +182,9 @@ def build_interim_head(head: ResponseHead, *, switch: bytes = b"") -> bytes:
     """Return a 1xx head for the client (RFC 9110 section 15.2); it never frames content."""
     dropped = _NEVER_TO_CLIENT | head.connection
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
-    lines += [line for name, _, line in head.fields if name not in dropped]
+    lines += [
+        line for (name, _), line in zip(head.fields, head.lines, strict=True) if name not in dropped
+    ]
     lines.append(switch + b"\r\n")
     return b"\r\n".join(lines)
 
@@ -195,7 +195,7 @@ _PLAIN_OPTIONS = frozenset({b"close", b"keep-alive"})
 def _forwarding_lines(head: RequestHead, peer: Peer, lines: list[bytes]) -> bytes:
     """Append this hop for a trusted peer; what it said of the others stays."""
     values = head.values
-    earlier = [value for name, value, _ in head.fields if name == b"x-forwarded-for" and value]
+    earlier = [value for name, value in head.fields if name == b"x-forwarded-for" and value]
     if earlier:
         lines[:] = [line for line in lines if not line.lower().startswith(b"x-forwarded-for:")]
     added = [b"X-Forwarded-For: " + b", ".join([*earlier, peer.address])]
@@ -218,7 +218,7 @@ def _without_aliases(
         return lines
     bad = {
         line
-        for name, _, line in head.fields
+        for (name, _), line in zip(head.fields, head.lines, strict=True)
         if name.replace(b"_", b"-").replace(b".", b"-") in folded
     }
     return [line for line in lines if line not in bad]
@@ -227,16 +227,18 @@ def _without_aliases(
 def _choose_dropped(head: RequestHead, peer: Peer, secret: bytes | None) -> AbstractSet[bytes]:
     """Return the names that end here; on most requests one of four sets that are made once."""
     values, repeated = head.values, head.repeated
-    credential = values.get(b"authorization")
-    ours = credential is not None and (
-        credential == secret or _OUR_BEARER.fullmatch(credential) is not None
-    )
-    if repeated and b"authorization" in repeated:
-        ours = any(
-            name == b"authorization" and _OUR_BEARER.fullmatch(value)
-            for name, value, _ in head.fields
-        )
+    ours = False
+    if b"authorization" in values:
+        credential = values[b"authorization"]
+        ours = credential == secret or _OUR_BEARER.fullmatch(credential) is not None
+        if b"authorization" in repeated:
+            ours = any(
+                name == b"authorization" and _OUR_BEARER.fullmatch(value)
+                for name, value in head.fields
+            )
     dropped = _DROPPED[peer.trusted, ours]
+    if head.reserved:
+        dropped = dropped | head.reserved
     if head.connection and not head.connection <= _PLAIN_OPTIONS:
         dropped = dropped | head.connection
     request_id = values.get(b"x-request-id")

@@ -17,6 +17,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from sandgate_router.authorize import Grant
 from sandgate_router.body import LAST_CHUNK, encode_chunk
 from sandgate_router.errors import (
     ConnectionTimeout,
@@ -29,6 +30,7 @@ from sandgate_router.errors import (
 )
 from sandgate_router.fields import Peer, build_request_head, refuse_loop
 from sandgate_router.head import RequestHead
+
 from sandgate_router.registry.base import Endpoint
 from sandgate_router.relay import Relay
 from sandgate_router.response import ResponseReader
@@ -86,12 +88,12 @@ class Exchange:
         "_content_done",
         "_content_left",
         "_counted",
+        "_grant",
         "_head",
         "_reader",
         "_relay",
         "_routing",
         "_sandbox",
-        "_secret",
         "_task",
         "_timeout",
         "_unsent",
@@ -106,10 +108,9 @@ class Exchange:
         client: Client,
         head: RequestHead,
         routing: Routing,
-        *,
-        secret: bytes | None,
+        grant: Grant,
     ) -> None:
-        """Prepare; `secret` is a whole Authorization value that was meant for the gateway.
+        """Prepare what `grant` allows.
 
         Raises:
             BadRequest: it asks for a WebSocket by a handshake that is none.
@@ -118,22 +119,22 @@ class Exchange:
         self._client = client
         self._head = head
         self._routing = routing
-        self._secret = secret
+        self._grant = grant
         self._timeout = relay.timeout
         self._connection: UpstreamConnection | None = None
         self._task: asyncio.Task[None] | None = None
-        self._waiting: list[bytes] = []
+        self._waiting: list[bytes] | None = None
         """Framed content that arrived before the connection stood."""
-        self._content_done = not head.has_content
-        self._content_left = relay.max_content or _UNLIMITED
-        """Bytes of content that may still come."""
+        self._content_done = False
+        self._content_left = _UNLIMITED
+        """Bytes of chunked content that may still come."""
         self._sandbox: Sandbox | None = None
         """The name under which the exchange is counted, while it is."""
-        self._upgrade = b"upgrade" in head.values and wants_websocket(head)
         self._counted: bytes | None = None
         """The address under which a WebSocket of this client is counted."""
-        self._reader = ResponseReader(head, date=relay.date, upgrade=self._upgrade)
         self._unsent = 0
+        self._upgrade = b"upgrade" in head.values and wants_websocket(head)
+        self._reader = ResponseReader(head, date=relay.date, upgrade=self._upgrade)
         self.deadline = 0.0
 
     def __repr__(self) -> str:
@@ -146,31 +147,36 @@ class Exchange:
         """Whether the head of the response is out."""
         return self._reader.answering
 
-    def start(self) -> None:
-        """Send the request on its way.
+    def start(self, content: bytes, *, last: bool) -> None:
+        """Send the request on its way, with what came of its content; `last` says all of it.
 
         Raises:
             GatewayError: it is refused; nothing was dialled and the exchange never began.
         """
-        relay = self._relay
-        if TIMEOUT in self._head.values:
-            self._timeout = parse_timeout(self._head.values[TIMEOUT], cap=relay.timeout)
-        if b"via" in self._head.values:
-            refuse_loop(self._head)
-        if (self._head.length or 0) > self._content_left:
-            raise ContentTooLarge
+        relay, head = self._relay, self._head
+        if TIMEOUT in head.values:
+            self._timeout = parse_timeout(head.values[TIMEOUT], cap=relay.timeout)
+        if b"via" in head.values:
+            refuse_loop(head)
+        if relay.max_content and head.has_content:
+            self._content_left = relay.max_content
+            if (head.length or 0) > relay.max_content:
+                raise ContentTooLarge
+        self._reserve()
         try:
-            self._reserve()
-            endpoint, connection = relay.connector.pooled(self._routing)
+            endpoint, connection = relay.connector.pooled(self._routing, self._grant.uid)
         except GatewayError:
             self._end()
             raise
         relay.exchanges.add(self)
+        self._content_done = last
         if connection is not None:
-            self._attach(connection)
-        else:
-            self._touch()
-            self._connect(endpoint)
+            self._attach(connection, content)
+            return
+        if content:
+            self._waiting = [content]
+        self._touch()
+        self._connect(endpoint)
 
     # The client's side.
 
@@ -189,8 +195,9 @@ class Exchange:
             self._connection.write(data)
             self._touch()
             return
-        self._waiting.append(data)
-        if sum(map(len, self._waiting)) > WRITE_HIGH_WATER:
+        waiting = self._waiting = self._waiting or []
+        waiting.append(data)
+        if sum(map(len, waiting)) > WRITE_HIGH_WATER:
             self._client.pause_content()
 
     def client_gone(self) -> None:
@@ -215,18 +222,18 @@ class Exchange:
         """Take bytes from the sandbox."""
         reader, client = self._reader, self._client
         try:
-            data = reader.feed(data, closing=client.closing or not self._head.keep_alive)
+            data = reader.feed(data, closing=not self._head.keep_alive or client.closing)
         except GatewayError as error:
             self._fail(error)
             return
-        if reader.answering:  # a head that trickles does not extend its limit
-            self._touch()
         if data:
             client.send(data)
         if reader.done:
             self._finish()
         elif reader.switched is not None:
             self._become_tunnel(reader.switched)
+        elif reader.answering:  # a head that trickles does not extend its limit
+            self._touch()
 
     def upstream_half_closed(self) -> bool:
         """Let the connection end: a response ends with its side."""
@@ -294,7 +301,9 @@ class Exchange:
     async def _open(self, endpoint: Endpoint | None) -> None:
         error: GatewayError
         try:
-            connection = await self._relay.connector.open(self._routing, endpoint)
+            connection = await self._relay.connector.open(
+                self._routing, endpoint, uid=self._grant.uid
+            )
         except GatewayError as refusal:
             error = refusal
         except Exception:
@@ -307,41 +316,45 @@ class Exchange:
         self._task = None
         self._fail(error)
 
-    def _attach(self, connection: UpstreamConnection) -> None:
-        """Send the head, and the content that has waited, over `connection`."""
+    def _attach(self, connection: UpstreamConnection, content: bytes = b"") -> None:
+        """Send the head, and the content that is here, over `connection`."""
         self._connection = connection
         connection.handler = self
+        relay, client, upgrade, waited = self._relay, self._client, self._upgrade, self._waiting
         head = build_request_head(
             self._head,
             host=connection.host,
-            peer=self._client.peer,
+            peer=client.peer,
             expectations=connection.expectations,
-            secret=self._secret,
-            upgrade=self._upgrade,
-            keep_origin=self._relay.keep_origin or not self._upgrade,
+            secret=self._grant.secret,
+            upgrade=upgrade,
+            keep_origin=not upgrade or relay.keep_origin,
         )
-        waited = bool(self._waiting)
-        if waited:
-            head = b"".join([head, *self._waiting])
-            self._waiting.clear()
-        self._touch()
-        connection.write(head)
-        if self._client.full:
+        if waited is not None:
+            content = b"".join(waited)
+        self.deadline = relay.clock() + self._timeout
+        connection.write(head + content)
+        if client.full:
             connection.pause_reading()
-        if waited and connection.unsent <= WRITE_HIGH_WATER:
-            self._client.resume_content()
+        if waited is not None:
+            self._waiting = None
+            if connection.unsent <= WRITE_HIGH_WATER:
+                client.resume_content()
 
     def _reserve(self) -> None:
         """Count the exchange; raise TooManyRequests where it is one too many."""
-        relay, target = self._relay, self._routing.target
-        sandbox = (target.namespace, target.sandbox)
+        relay, sandbox = self._relay, self._routing.sandbox
         relay.in_flight.enter(sandbox)
         self._sandbox = sandbox
         if not self._upgrade:
             return
-        forwarded = [value for name, value, _ in self._head.fields if name == b"x-forwarded-for"]
+        forwarded = [value for name, value in self._head.fields if name == b"x-forwarded-for"]
         client = counted_client(self._client.peer, forwarded, relay.trusted_proxies)
-        relay.tunnels.reserve(client)
+        try:
+            relay.tunnels.reserve(client)
+        except GatewayError:
+            self._end()
+            raise
         self._counted = client
 
     def _become_tunnel(self, behind: bytes) -> None:
@@ -360,14 +373,15 @@ class Exchange:
 
     def _finish(self) -> None:
         """End after a whole response; the connection goes back where both legs are clean."""
-        response, connection = self._reader.head, self._connection
+        reader, connection, whole = self._reader, self._connection, self._content_done
+        response = reader.head
         assert response is not None
-        whole = self._content_done
-        if connection is not None and whole and self._reader.reusable:
+        if connection is not None and whole and response.keep_alive and not reader.surplus:
             self._connection = None
-            self._relay.connector.pool.release(
-                connection, keep=_idle_seconds(response.values.get(b"keep-alive"))
-            )
+            keep = IDLE_SECONDS
+            if b"keep-alive" in response.values:
+                keep = _idle_seconds(response.values[b"keep-alive"])
+            self._relay.connector.pool.release(connection, keep=keep)
         self._end()
         self._client.finish(status=response.status, keep_alive=whole and self._head.keep_alive)
 
@@ -401,10 +415,8 @@ class Exchange:
 
 
 @functools.lru_cache(maxsize=256)
-def _idle_seconds(advertised: bytes | None) -> float:
+def _idle_seconds(advertised: bytes) -> float:
     """Return how long the sandbox keeps its connection, by its own word less a second."""
-    if advertised is None:
-        return IDLE_SECONDS
     _, found, seconds = advertised.replace(b" ", b"").partition(b"timeout=")
     digits = seconds.split(b",", 1)[0]
     if not found or not digits.isdigit() or len(digits) > 6:

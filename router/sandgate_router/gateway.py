@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sandgate_router.access_log import AccessLog
 from sandgate_router.authorize import Authorizer
 from sandgate_router.errors import (
     BadUpstreamResponse,
     ConnectionLimit,
     ConnectionRefused,
     ConnectionTimeout,
+    DnsError,
     GatewayError,
     UpstreamClosed,
     UpstreamTimeout,
@@ -25,6 +27,7 @@ _REASONS: dict[type[GatewayError], Reason] = {
     BadUpstreamResponse: "other",
     ConnectionRefused: "dial",
     ConnectionTimeout: "timeout",
+    DnsError: "dial",
     UpstreamClosed: "eof",
     UpstreamTimeout: "timeout",
 }
@@ -39,6 +42,7 @@ class Gateway:
     loopback_only: bool
     """Whether the relay asks no credential and serves this machine alone."""
     metrics: RequestMetrics
+    access_log: AccessLog
     clock: Callable[[], float]
     max_connections: int
     """Client connections above which idle ones go, and newcomers where none is idle."""
@@ -63,5 +67,7 @@ class Gateway:
 
     def count_error(self, namespace: str, error: GatewayError) -> None:
         """Count a failure on the sandbox's side; refusals of the client's request are none."""
-        if (reason := _REASONS.get(type(error))) is not None:
-            self.metrics.count_upstream_error(namespace, reason)
+        for kind in type(error).__mro__:
+            if kind in _REASONS:
+                self.metrics.count_upstream_error(namespace, _REASONS[kind])
+                return

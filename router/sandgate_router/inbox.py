@@ -46,15 +46,24 @@ class Inbox:
         data = self.data
         # RFC 9112 section 2.2: one empty line before a request is forgiven.
         start = 2 if data.startswith(b"\r\n") else 0
-        end = data.find(b"\r\n\r\n", max(self._searched - 3, start))
+        searched = self._searched
+        end = data.find(b"\r\n\r\n", searched - 3 if searched > start + 3 else start)
         if end < 0:
-            refuse_hopeless(data, self._searched, start=start)
+            refuse_hopeless(data, searched, start=start)
             self._searched = len(data)
             return None
-        self._searched = 0
         raw = bytes(data[start : end + 2])
         self.data = data[end + 4 :]
+        self._searched = 0
         return parse_request_head(raw)
+
+    def take_first(self, size: int) -> bytes | None:
+        """Return the first `size` bytes, which are no head; None while there are fewer."""
+        data = self.data
+        if len(data) < size:
+            return None
+        self.data = data[size:]
+        return bytes(data[:size])
 
     def take(self) -> bytes:
         """Return all that is here, and hold nothing."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sandgate_router.config import IpNetwork
+from sandgate_router.addresses import IpNetwork
 from sandgate_router.connect import Connector
 from sandgate_router.limits import InFlight, Sandbox
 from sandgate_router.tunnel import Tunnels

@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import Callable
 from weakref import WeakSet
 
-from sandgate_router.errors import SandboxNotFound, SandboxReplaced
+from sandgate_router.denied import Denied
+from sandgate_router.errors import RegistryUnavailable, SandboxNotFound, SandboxReplaced
+from sandgate_router.pod_ip import PodIp
 from sandgate_router.registry.base import Endpoint, Registry
 from sandgate_router.target import Routing, Target
 
@@ -25,26 +27,42 @@ MAX_NEGATIVES = 10_000
 class Resolver:
     """Finds the endpoint of a target."""
 
-    def __init__(self, registry: Registry, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, registry: Registry, *, clock: Callable[[], float], denied: Denied, pod_ip: PodIp
+    ) -> None:
+        """Ask `registry`, but for what `denied` refuses and `pod_ip` answers by itself."""
         self._registry = registry
+        self._denied = denied
+        self._pod_ip = pod_ip
         self._clock = clock
         self._under_way: dict[Target, asyncio.Task[Endpoint | None]] = {}
         self._negatives: dict[Target, float] = {}
         self._gone: WeakSet[Endpoint] = WeakSet()
 
-    def endpoint(self, routing: Routing) -> Endpoint | None:
+    def endpoint(self, routing: Routing, uid: str | None) -> Endpoint | None:
         """Return the endpoint from memory, or None on a miss.
 
+        Args:
+            uid: the only generation that the caller may reach; None is any.
+
         Raises:
-            SandboxReplaced: the client insists on another generation.
-            NotAllowedHere: the registry never serves that port.
+            SandboxReplaced: it, or the one that the client insists on, is another.
+            NotAllowedHere: the name, the address or the port is never served.
+            InvalidPodIp: the address is none.
         """
+        self._denied.check(routing.target)
+        if routing.pod_ip is not None:
+            named = self._pod_ip.endpoint_for(routing)
+            if named is not None:
+                return named
         endpoint = self._registry.endpoint(routing.target)
-        if endpoint is not None and routing.uid is not None:
-            _check_generation(endpoint, routing.uid)
+        if endpoint is not None and routing.pod_ip is not None:
+            self._pod_ip.verify(routing, endpoint)
+        if endpoint is not None and (uid is not None or routing.uid is not None):
+            _check_generation(endpoint, routing.uid, uid)
         return endpoint
 
-    async def find(self, routing: Routing) -> Endpoint:
+    async def find(self, routing: Routing, uid: str | None) -> Endpoint:
         """Ask the registry after a miss; raise SandboxNotFound when there is none."""
         target = routing.target
         now = self._clock()
@@ -59,8 +77,8 @@ class Resolver:
         endpoint = await asyncio.shield(task)
         if endpoint is None:
             raise SandboxNotFound
-        if routing.uid is not None:
-            _check_generation(endpoint, routing.uid)
+        self._pod_ip.verify(routing, endpoint)
+        _check_generation(endpoint, routing.uid, uid)
         return endpoint
 
     def forget(self, endpoint: Endpoint) -> None:
@@ -82,8 +100,8 @@ class Resolver:
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
                 endpoint = await self._registry.find(target)
-        except TimeoutError:
-            return None
+        except TimeoutError as error:
+            raise RegistryUnavailable("The registry did not answer in time.") from error
         if endpoint is None:
             if len(self._negatives) >= MAX_NEGATIVES:
                 self._negatives.clear()
@@ -91,7 +109,8 @@ class Resolver:
         return endpoint
 
 
-def _check_generation(endpoint: Endpoint, uid: str) -> None:
+def _check_generation(endpoint: Endpoint, *wanted: str | None) -> None:
     # Where the registry knows no UID, what the client believes cannot be checked (design: dns).
-    if endpoint.uid is not None and endpoint.uid != uid:
-        raise SandboxReplaced
+    for uid in wanted:
+        if uid is not None and endpoint.uid is not None and endpoint.uid != uid:
+            raise SandboxReplaced

@@ -44,7 +44,9 @@ class ResponseReader:
         "_request",
         "_upgrade",
         "answering",
+        "done",
         "head",
+        "surplus",
         "switched",
     )
 
@@ -57,18 +59,23 @@ class ResponseReader:
             date: gives a Date field where there is none.
             upgrade: whether a WebSocket was asked for, so that 101 grants it.
         """
-        self._upgrade = upgrade
-        self.switched: bytes | None = None
-        """Once a 101 is out: what came behind it, which is no longer HTTP."""
         self._request = request
         self._date = date
+        self._upgrade = upgrade
         self._decoder: Decoder | None = None
+        """Of the content that is still to come; None before its head, and where none is."""
         self._rechunk = False
         self._held = b""
         self._interim = 0
         self.head: ResponseHead | None = None
         self.answering = False
         """Whether the head has been given out, so that nothing can be refused any more."""
+        self.done = False
+        """Whether the response is complete."""
+        self.surplus = False
+        """Whether bytes came that belong to no response."""
+        self.switched: bytes | None = None
+        """Once a 101 is out: what came behind it, which is no longer HTTP."""
 
     def __repr__(self) -> str:
         state = "done" if self.done else "answering" if self.answering else "waiting"
@@ -78,21 +85,6 @@ class ResponseReader:
     def begun(self) -> bool:
         """Whether any byte of an answer has come."""
         return bool(self._held) or self._interim > 0 or self.head is not None
-
-    @property
-    def done(self) -> bool:
-        """Whether the response is complete."""
-        return self.answering and self._decoder is not None and self._decoder.done
-
-    @property
-    def reusable(self) -> bool:
-        """Whether the sandbox's connection is at a clean end and is to be kept."""
-        return (
-            self.head is not None
-            and self.head.keep_alive
-            and self._decoder is not None
-            and not self._decoder.surplus
-        )
 
     def feed(self, data: bytes, *, closing: bool) -> bytes:
         """Return what the client gets for these bytes of the sandbox.
@@ -104,26 +96,31 @@ class ResponseReader:
             BadUpstreamResponse: this is no response that may be passed on; while not
                 `answering`, nothing of it was.
         """
-        try:
-            if self.answering:
-                return self._read_content(data)
-            interim, rest = self._read_heads(data)
-            if self.head is None:
-                return interim
-            if self.head.status == 101:
-                self.answering, self.switched = True, rest
-                return interim + build_interim_head(self.head, switch=SWITCH)
-            head = build_response_head(
-                self.head,
-                framing=self._choose_framing(self.head),
-                date=self._date,
-                connection=b"Connection: close\r\n" if closing else b"",
-            )
-            content = self._read_content(rest)
-        except BadFraming as error:
-            raise BadUpstreamResponse from error
+        if self.answering:
+            return self._read_content(data)
+        interim, rest = self._read_heads(data)
+        head = self.head
+        if head is None:
+            return interim
+        if head.status == 101:
+            self.answering, self.switched = True, rest
+            return interim + build_interim_head(head, switch=SWITCH)
+        length, framing = self._choose_framing(head)
+        answer = interim + build_response_head(
+            head,
+            framing=framing,
+            date=self._date,
+            connection=b"Connection: close\r\n" if closing else b"",
+        )
+        if length is not None and len(rest) >= length:  # here whole, as nearly always
+            self.answering = self.done = True
+            self.surplus = len(rest) > length
+            return answer + rest[:length]
+        if length is not None:
+            self._decoder = LengthDecoder(length)
+        answer += self._read_content(rest)
         self.answering = True
-        return interim + head + content
+        return answer
 
     def end(self, *, clean: bool) -> bytes:
         """Return what the client gets when the sandbox's connection has ended.
@@ -135,7 +132,7 @@ class ResponseReader:
             raise BadUpstreamResponse if self._held else UpstreamClosed
         if not clean or not isinstance(self._decoder, CloseDecoder):
             raise UpstreamClosed(reached="yes")
-        self._decoder.done = True
+        self.done = True
         return LAST_CHUNK if self._rechunk else b""
 
     def _read_heads(self, data: bytes) -> tuple[bytes, bytes]:
@@ -145,7 +142,7 @@ class ResponseReader:
             data, self._held = self._held + data, b""
         interim = b""
         while True:
-            end = data.find(b"\r\n\r\n", max(seen - 3, 0))
+            end = data.find(b"\r\n\r\n", seen - 3 if seen > 3 else 0)
             if end < 0:
                 if data:
                     self._hold(data, seen)
@@ -154,8 +151,7 @@ class ResponseReader:
                 raise BadUpstreamResponse
             head = parse_response_head(data[: end + 2])
             data, seen = data[end + 4 :], 0
-            switches = head.status == 101 and self._upgrade and grants_websocket(head)
-            if head.status >= 200 or switches:
+            if head.status >= 200 or self._switches(head):
                 self.head = head
                 return interim, data
             self._interim += 1
@@ -164,6 +160,9 @@ class ResponseReader:
                 raise BadUpstreamResponse
             if self._request.http_1_1:  # RFC 9110 section 15.2: never to an HTTP/1.0 client
                 interim += build_interim_head(head)
+
+    def _switches(self, head: ResponseHead) -> bool:
+        return head.status == 101 and self._upgrade and grants_websocket(head)
 
     def _hold(self, data: bytes, seen: int) -> None:
         if (
@@ -174,35 +173,44 @@ class ResponseReader:
             raise BadUpstreamResponse
         self._held = data
 
-    def _choose_framing(self, head: ResponseHead) -> bytes:
-        """Choose how the content is read, and return the line that frames it for the client."""
-        length_line = b"" if head.length is None else b"Content-Length: %d\r\n" % head.length
+    def _choose_framing(self, head: ResponseHead) -> tuple[int | None, bytes]:
+        """Choose how the content is read, and return the line that frames it for the client.
+
+        Returns:
+            The bytes of content that are to come, None where a decoder finds their end; and
+            the line with CRLF, or nothing.
+        """
+        length = head.length
+        line = b"" if length is None else b"Content-Length: %d\r\n" % length
         if self._request.method == b"HEAD" or head.status == 304:
-            self._decoder = LengthDecoder(0)
-            return length_line
-        if head.status in (204, 205):
-            # RFC 9110 sections 15.3.5 and 15.3.6: no content, whatever the sandbox says.
-            self._decoder = LengthDecoder(0)
-            if head.chunked or head.length:
+            return 0, line
+        if head.status in _WITHOUT_CONTENT:
+            if head.chunked or length:
                 head.keep_alive = False
-            return b"" if head.status == 204 else b"Content-Length: 0\r\n"
-        if head.length is not None:
-            self._decoder = LengthDecoder(head.length)
-            return length_line
+            return 0, b"" if head.status == 204 else b"Content-Length: 0\r\n"
+        if length is not None:
+            return length, line
         self._decoder = ChunkedDecoder(drop_trailers=True) if head.chunked else CloseDecoder()
         self._rechunk = self._request.http_1_1
-        return b"Transfer-Encoding: chunked\r\n" if self._rechunk else b""
+        return None, b"Transfer-Encoding: chunked\r\n" if self._rechunk else b""
 
     def _read_content(self, data: bytes) -> bytes:
         decoder = self._decoder
-        assert decoder is not None
-        was_done = decoder.done
-        if was_done:
-            decoder.surplus += data
+        if self.done or decoder is None:
+            self.surplus = self.surplus or bool(data)
             return b""
-        content = decoder.feed(data)
+        try:
+            content = decoder.feed(data)
+        except BadFraming as error:
+            raise BadUpstreamResponse from error
+        self.done = decoder.done
+        self.surplus = bool(decoder.surplus)
         if self._rechunk:
             content = encode_chunk(content) if content else b""
-            if decoder.done:
+            if self.done:
                 content += LAST_CHUNK
         return content
+
+
+_WITHOUT_CONTENT = frozenset({204, 205})
+"""RFC 9110 sections 15.3.5 and 15.3.6: no content, whatever the sandbox says."""

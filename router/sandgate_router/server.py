@@ -26,18 +26,27 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 
+from sandgate_router.addresses import AddressPolicy
+from sandgate_router.access_log import AccessLog
 from sandgate_router.asgi import AppHost
-from sandgate_router.authorize import Anyone, SharedToken
+from sandgate_router.callers import CallerFile
 from sandgate_router.client import LINGER_SECONDS, ClientConnection
 from sandgate_router.config import BadConfig, Command, Config, ListenAddress
 from sandgate_router.connect import Connector
 from sandgate_router.control.app import build_control_app
+from sandgate_router.control.events import EventRing
+from sandgate_router.credentials import Credentials, build_credentials
+from sandgate_router.denied import Denied
 from sandgate_router.event_log import configure_logging
 from sandgate_router.gateway import Gateway
+from sandgate_router.interfaces import is_own_address
 from sandgate_router.limits import InFlight, connection_limit
 from sandgate_router.metrics import RequestMetrics
+from sandgate_router.pod_ip import PodIp
 from sandgate_router.probes import Readiness, build_metrics_app
 from sandgate_router.registry.base import Registry
+from sandgate_router.registry.dns import DnsRegistry
+from sandgate_router.registry.dns_lookup import BadResolvConf, StubResolver
 from sandgate_router.registry.local import IsolationUnavailable, build_local_registry
 from sandgate_router.registry.static import BadSandboxFile, StaticRegistry
 from sandgate_router.relay import Relay
@@ -77,15 +86,27 @@ def main(command: Command, flags: Mapping[str, str]) -> int:
     configure_logging()
     try:
         config = Config.from_environ(os.environ, command=command, flags=flags)
+        credentials = build_credentials(config)
+        callers = CallerFile(config.callers) if config.callers else None
         registry = _build_registry(config, descriptors=_raise_descriptor_limit())
         listener = _bind(config.listen)
         metrics_listener = _bind(config.metrics_listen) if config.metrics_listen else None
-    except (BadConfig, BadSandboxFile, CannotListen) as error:
+    except (BadConfig, BadResolvConf, BadSandboxFile, CannotListen) as error:
         return _refuse(str(error))
     _tune_allocator()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(command, config, registry, listener, metrics_listener))
+            return runner.run(
+                _serve(
+                    command,
+                    config,
+                    credentials,
+                    registry,
+                    listener,
+                    metrics_listener,
+                    callers=callers,
+                )
+            )
     except (BadSandboxFile, CannotListen, IsolationUnavailable) as error:
         return _refuse(str(error))
 
@@ -100,27 +121,50 @@ def _build_registry(config: Config, *, descriptors: int) -> Registry:
     kind, _, argument = config.registry.partition(":")
     if kind == "static":
         return StaticRegistry(Path(argument))
+    if kind == "dns":
+        return DnsRegistry(
+            StubResolver(), _build_policy(config), cluster_domain=config.cluster_domain
+        )
     return build_local_registry(config, descriptors=descriptors)
+
+
+def _build_policy(config: Config) -> AddressPolicy:
+    return AddressPolicy(config.upstream_networks, is_ours=is_own_address)
 
 
 async def _serve(
     command: Command,
     config: Config,
+    credentials: Credentials,
     registry: Registry,
     listener: socket.socket,
     metrics_listener: socket.socket | None,
+    *,
+    callers: CallerFile | None = None,
 ) -> int:
     loop = asyncio.get_running_loop()
     readiness = Readiness()
-    gateway = build_gateway(config, registry, clock=loop.time)
+    gateway = build_gateway(config, registry, credentials, clock=loop.time)
     registry.subscribe(gateway.relay.connector.forget)
-    app = build_control_app(registry, readiness=readiness, loopback=config.listen.is_loopback)
+    registry.watch(gateway.relay.connector.pool)
+    events = EventRing()
+    app = build_control_app(
+        registry,
+        readiness=readiness,
+        loopback=command == "up" and config.listen.is_loopback,
+        callers=callers,
+        tokens=credentials.tokens,
+        events=events,
+    )
     server = _Server(_uvicorn_config(app, gateway, config))
     # One set for both, so that the server drains what the gateway knows.
     server.server_state.connections = cast(Any, gateway.connections)
-    stop = _Stop(server, gateway, readiness, delay=config.drain_delay)
+    stop = _Stop(server, gateway, readiness, events, delay=config.drain_delay)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(stop.on_signals(loop))
+        await stack.enter_async_context(credentials.following())
+        if callers is not None:
+            await stack.enter_async_context(callers.following())
         await registry.start()
         stack.push_async_callback(registry.close)
         # Only now: whoever connects before would wait for a gateway that may yet refuse to run.
@@ -140,12 +184,20 @@ async def _serve(
     return 0
 
 
-def build_gateway(config: Config, registry: Registry, *, clock: Callable[[], float]) -> Gateway:
+def build_gateway(
+    config: Config, registry: Registry, credentials: Credentials, *, clock: Callable[[], float]
+) -> Gateway:
     """Return what all connections share, with no connection yet."""
     metrics = RequestMetrics()
+    metrics.registry.register(credentials.metrics())
     relay = Relay(
         connector=Connector(
-            resolver=Resolver(registry, clock=clock),
+            resolver=Resolver(
+                registry,
+                clock=clock,
+                denied=Denied(config.denied),
+                pod_ip=PodIp(config.effective_pod_ip, _build_policy(config)),
+            ),
             pool=UpstreamPool(clock=clock),
             metrics=metrics,
             cluster_domain=config.cluster_domain.encode("ascii"),
@@ -164,12 +216,12 @@ def build_gateway(config: Config, registry: Registry, *, clock: Callable[[], flo
         in_flight=InFlight(config.max_inflight_per_sandbox),
         max_content=config.max_body_bytes,
     )
-    shared = config.router_auth_token if config.effective_auth == "shared" else None
     return Gateway(
         relay=relay,
-        authorizer=SharedToken(shared) if shared else Anyone(),
-        loopback_only=config.listen.is_loopback and shared is None,
+        authorizer=credentials.authorizer,
+        loopback_only=config.listen.is_loopback and config.effective_auth == "none",
         metrics=metrics,
+        access_log=AccessLog(config.access_log),
         clock=clock,
         max_connections=connection_limit(config.max_connections),
     )
@@ -219,11 +271,18 @@ class _Stop:
     """Turns signals into an orderly end."""
 
     def __init__(
-        self, server: _Server, gateway: Gateway, readiness: Readiness, *, delay: float
+        self,
+        server: _Server,
+        gateway: Gateway,
+        readiness: Readiness,
+        events: EventRing,
+        *,
+        delay: float,
     ) -> None:
         self._server = server
         self._gateway = gateway
         self._readiness = readiness
+        self._events = events
         self._delay = delay
 
     @contextlib.contextmanager
@@ -246,6 +305,7 @@ class _Stop:
         loop.call_later(delay, self._exit)
 
     def _exit(self) -> None:
+        self._events.close()  # a stream of events would else last until the drain time-out
         self._server.should_exit = True
 
 
@@ -272,6 +332,7 @@ async def _let_go(gateway: Gateway) -> None:
         async with asyncio.timeout(LINGER_SECONDS):
             while gateway.connections:  # noqa: ASYNC110 - nothing else happens any more
                 await asyncio.sleep(0.01)
+    await asyncio.to_thread(gateway.access_log.close)
 
 
 @contextlib.asynccontextmanager
@@ -355,8 +416,10 @@ def _welcome(command: Command, config: Config, registry: Registry, url: str) -> 
     That nothing isolates is said in any case.
     """
     pools = registry.pools()
-    for_all = config.listen.is_loopback and config.effective_auth == "none"
-    if command == "up" and for_all and pools:
+    # A claim's own token comes with the claim; any other would have to be known.
+    no_token = config.effective_auth == "none" or config.makes_own_key or config.keys is not None
+    no_caller = config.listen.is_loopback and config.callers is None
+    if command == "up" and no_token and config.effective_auth != "shared" and no_caller and pools:
         return build_welcome(url, pools[0])
     return NOT_ISOLATED if any(pool.isolation == "none" for pool in pools) else ""
 

@@ -6,7 +6,6 @@ the one that was authorized. Empty optional fields count as absent.
 """
 
 import functools
-import ipaddress
 import math
 import re
 from collections.abc import Set as AbstractSet
@@ -15,7 +14,6 @@ from typing import NamedTuple
 from sandgate_router.errors import (
     AmbiguousRouting,
     InvalidNamespace,
-    InvalidPodIp,
     InvalidPort,
     InvalidSandboxId,
     InvalidTimeout,
@@ -43,7 +41,7 @@ ROUTING_FIELDS = frozenset({ID, NAMESPACE, PORT, UID, POD_IP})
 _SINGLE_FIELDS = ROUTING_FIELDS | {TIMEOUT, b"x-sandbox-token"}
 
 REMEMBERED_TARGETS = 16_384
-"""Targets whose check is remembered, by the bytes of the three fields: 0.2 µs instead of 2."""
+"""Routings whose check is remembered, by the bytes of the fields: 0.3 µs instead of 3."""
 
 _SECONDS = re.compile(rb"[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}")
 """Plain decimals only: `float()` would also take `1e3`, `1_0` and `nan`."""
@@ -63,9 +61,12 @@ class Routing(NamedTuple):
     """All that the routing fields of one request say."""
 
     target: Target
+    sandbox: tuple[Label, Label]
+    """Namespace and id, without the port."""
     uid: str | None
     """The generation that the client insists on; None takes any."""
     pod_ip: str | None
+    """The text of X-Sandbox-Pod-IP; whether it is looked at is a setting."""
 
 
 def is_for_a_sandbox(values: dict[bytes, bytes], aliases: AbstractSet[bytes]) -> bool:
@@ -93,20 +94,18 @@ def parse_routing(
         aliases and not _SINGLE_FIELDS.isdisjoint(aliases)
     ):
         raise AmbiguousRouting
-    target = _parse_target(values.get(ID), values.get(NAMESPACE), values.get(PORT))
-    raw_uid = values.get(UID)
-    raw_ip = values.get(POD_IP)
-    return Routing(
-        target,
-        uid=_parse_uid(raw_uid) if raw_uid else None,
-        pod_ip=_parse_pod_ip(raw_ip) if raw_ip else None,
-    )
+    get = values.get
+    return _parse_routing(get(ID), get(NAMESPACE), get(PORT), get(UID), get(POD_IP))
 
 
 @functools.lru_cache(maxsize=REMEMBERED_TARGETS)
-def _parse_target(
-    raw_id: bytes | None, raw_namespace: bytes | None, raw_port: bytes | None
-) -> Target:
+def _parse_routing(
+    raw_id: bytes | None,
+    raw_namespace: bytes | None,
+    raw_port: bytes | None,
+    raw_uid: bytes | None,
+    raw_ip: bytes | None,
+) -> Routing:
     if not raw_id:
         raise SandboxIdRequired
     try:
@@ -124,7 +123,12 @@ def _parse_target(
             port = parse_port(raw_port)
         except ValueError as error:
             raise InvalidPort from error
-    return Target(sandbox, namespace, port)
+    return Routing(
+        Target(sandbox, namespace, port),
+        (namespace, sandbox),
+        uid=_parse_uid(raw_uid) if raw_uid else None,
+        pod_ip=raw_ip.decode("latin-1") if raw_ip else None,
+    )
 
 
 def parse_timeout(value: bytes, *, cap: float) -> float:
@@ -141,10 +145,3 @@ def _parse_uid(value: bytes) -> str:
     if _UID.fullmatch(value) is None:
         raise AmbiguousRouting("X-Sandbox-UID is not a UID (printable ASCII, at most 253).")
     return value.decode("ascii")
-
-
-def _parse_pod_ip(value: bytes) -> str:
-    try:
-        return str(ipaddress.ip_address(value.decode("ascii")))
-    except ValueError as error:
-        raise InvalidPodIp from error

@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 
-from sandgate_router.config import IpNetwork
+from sandgate_router.addresses import IpNetwork
 from sandgate_router.errors import BadRequest, UpgradeRequired
 from sandgate_router.fields import Peer
 from sandgate_router.head import RequestHead, ResponseHead

@@ -73,6 +73,7 @@ class UpstreamConnection(asyncio.Protocol):
         "handler",
         "host",
         "idle_until",
+        "lent",
         "reused",
     )
 
@@ -84,6 +85,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.expectations = b""
         """And in the fields that tell the runtime whom we believe it to be."""
         self.idle_until = 0.0
+        self.lent = True
+        """Whether an exchange or a tunnel has it; one that was just dialled is for someone."""
         self.reused = False
         self.closed = False
         self._paused = False
@@ -201,6 +204,7 @@ class UpstreamPool:
         self._clock = clock
         self._idle: dict[Endpoint, list[UpstreamConnection]] = {}
         self._all: dict[Endpoint, set[UpstreamConnection]] = {}
+        self._last_end: dict[Endpoint, float] = {}
 
     def __repr__(self) -> str:
         idle = sum(len(connections) for connections in self._idle.values())
@@ -208,6 +212,14 @@ class UpstreamPool:
 
     def __len__(self) -> int:
         return sum(len(connections) for connections in self._all.values())
+
+    def is_busy(self, endpoint: Endpoint) -> bool:
+        """Tell whether an exchange or a tunnel with this endpoint is under way."""
+        return any(connection.lent for connection in self._all.get(endpoint, ()))
+
+    def last_end(self, endpoint: Endpoint) -> float | None:
+        """Return when the last one ended, on the pool's clock; None before the first."""
+        return self._last_end.get(endpoint)
 
     def acquire(self, endpoint: Endpoint) -> UpstreamConnection | None:
         """Return an idle connection of this endpoint, the one used last, or None."""
@@ -219,7 +231,7 @@ class UpstreamPool:
             if connection.idle_until < self._clock():
                 connection.abort()
                 continue
-            connection.reused = True
+            connection.reused = connection.lent = True
             return connection
         return None
 
@@ -228,13 +240,17 @@ class UpstreamPool:
 
         The caller has read its response to the end and nothing beyond.
         """
+        now = self._clock()
+        endpoint = connection.endpoint
         connection.handler = None
+        connection.lent = False
         connection.resume_reading()
-        idle = self._idle.setdefault(connection.endpoint, [])
+        self._last_end[endpoint] = now
+        idle = self._idle.setdefault(endpoint, [])
         if connection.closed or connection.unsent or len(idle) >= MAX_IDLE_PER_ENDPOINT:
             connection.abort()
             return
-        connection.idle_until = self._clock() + keep
+        connection.idle_until = now + keep
         idle.append(connection)
 
     async def dial(self, endpoint: Endpoint, *, again: Callable[[], bool]) -> UpstreamConnection:
@@ -265,6 +281,7 @@ class UpstreamPool:
     def close_endpoint(self, endpoint: Endpoint) -> None:
         """Abort every connection of an endpoint that left the table, lent ones included."""
         self._idle.pop(endpoint, None)
+        self._last_end.pop(endpoint, None)
         for connection in list(self._all.get(endpoint, ())):
             if connection.handler is not None:
                 connection.handler.endpoint_gone()
@@ -311,11 +328,12 @@ class UpstreamPool:
         return opened
 
     def _forget(self, connection: UpstreamConnection) -> None:
-        connections = self._all.get(connection.endpoint)
+        endpoint = connection.endpoint
+        connections = self._all.get(endpoint)
         if connections is not None:
             connections.discard(connection)
             if not connections:
-                del self._all[connection.endpoint]
+                del self._all[endpoint]
 
 
 class _RelayAnswer:

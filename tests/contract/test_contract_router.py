@@ -10,13 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 from contract.goldens import NAME, UID, body_of, read, read_json, with_field
+from support.control import build_tokens, running_control
 from support.fake_registry import FakeRegistry
 from support.raw_client import connect
 from support.running_gateway import running_gateway
 
 from sandgate_router.control.app import build_control_app
+from sandgate_router.control.events import EventRing
 from sandgate_router.errors import ConnectionRefused, ConnectionTimeout
-from sandgate_router.names import DEFAULT_NAMESPACE, Label
+from sandgate_router.names import Label
 from sandgate_router.probes import Readiness
 from sandgate_router.registry.base import Claim, ClaimRequest, Endpoint, PoolStatus
 from sandgate_router.upstream import UpstreamPool
@@ -28,21 +30,19 @@ NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 class GoldenRegistry(FakeRegistry):
     """Has the sandbox and the pool of the golden messages."""
 
-    def pools(self) -> list[PoolStatus]:
-        return [
-            PoolStatus(
-                name="python",
-                namespace=DEFAULT_NAMESPACE,
-                warm=4,
-                max=32,
-                ready=3,
-                claimed=1,
-                waiting=0,
-                hit_rate=1.0,
-                isolation="bubblewrap",
-                last_error=None,
-            )
-        ]
+    def _status(self, namespace: Label) -> PoolStatus:
+        return PoolStatus(
+            name="python",
+            namespace=namespace,
+            warm=4,
+            max=32,
+            ready=3,
+            claimed=1,
+            waiting=0,
+            hit_rate=1.0,
+            isolation="bubblewrap",
+            last_error=None,
+        )
 
     def _build_claim(self, name: Label, request: ClaimRequest) -> Claim:
         return Claim(
@@ -57,6 +57,8 @@ class GoldenRegistry(FakeRegistry):
             created_at=NOON,
             expires_at=NOON + timedelta(seconds=request.lease_seconds or 3600),
             labels=request.labels,
+            ports=request.ports,
+            idle_seconds=request.idle_seconds or 600.0,
             timings={"wait": 0.04},
         )
 
@@ -88,6 +90,33 @@ async def test_it_shows_the_golden_claim_without_its_token(control: httpx.AsyncC
     shown = (await control.get("/v1/claims/default/tour")).json()
     created = read_json("claim-answer.json")
     assert shown == {k: v for k, v in created.items() if not k.startswith("token")}
+
+
+async def test_it_answers_a_renewal_with_the_golden_claim_and_its_token() -> None:
+    async with running_control(GoldenRegistry(), tokens=build_tokens(NOON.timestamp())) as control:
+        body = json.loads(body_of("claim-request.http")) | {"ports": [8888, 3000]}
+        await control.client.post("/v1/claims", json=body)
+        answer = await control.client.post(
+            "/v1/claims/default/tour/renew", json={"lease_seconds": 1200}
+        )
+    assert answer.status_code == 200
+    assert answer.json() == read_json("renew-answer.json")
+
+
+async def test_it_tells_the_golden_events() -> None:
+    golden = read("claim-events.txt")
+    events = EventRing(now=lambda: 1_796_040_000)
+    async with (
+        running_control(GoldenRegistry(), events=events) as control,
+        control.client.stream("GET", "/v1/events") as stream,
+    ):
+        parts = stream.aiter_raw()
+        received = bytearray(await anext(parts))
+        await control.client.post("/v1/claims", json=json.loads(body_of("claim-request.http")))
+        await control.client.patch("/v1/pools/default/python", json={"max": 32})
+        while len(received) < len(golden):
+            received += await anext(parts)
+    assert bytes(received) == golden
 
 
 async def test_it_lists_the_golden_pools(control: httpx.AsyncClient) -> None:

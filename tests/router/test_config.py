@@ -33,14 +33,57 @@ def test_up_needs_no_setting_at_all() -> None:
     assert config.listen == ListenAddress("127.0.0.1", 8080)
     assert config.metrics_listen is None
     assert (config.registry, config.isolation) == ("local", "bubblewrap")
-    assert config.effective_auth == "none"
+    assert (config.effective_auth, config.makes_own_key) == ("capability", True)
     assert (config.proxy_timeout, config.drain_delay, config.drain_timeout) == (180, 5, 30)
 
 
-def test_router_must_be_told_its_registry_and_its_credential_and_says_both_at_once() -> None:
-    first, second = faults({}, command="router")
-    assert first.startswith("SANDGATE_REGISTRY 'dns' is not available in this version")
-    assert second.startswith("no credential is set")
+def test_router_must_be_told_its_credential() -> None:
+    (fault,) = faults({}, command="router")
+    assert fault.startswith("no credential is set")
+    assert read({"ROUTER_AUTH_TOKEN": "t"}, command="router").registry == "dns"
+
+
+@pytest.mark.parametrize(
+    ("environ", "effect"),
+    [
+        ({}, "ignore"),
+        ({"SANDGATE_REGISTRY": "dns", "ROUTER_AUTH_TOKEN": "t"}, "trust"),
+        ({"SANDGATE_REGISTRY": "dns", "SANDGATE_AUTH": "none"}, "trust"),
+        ({"SANDGATE_REGISTRY": "dns", "SANDGATE_KEYS": "k"}, "ignore"),
+        ({"SANDGATE_REGISTRY": "dns", "SANDGATE_KEYS": "k", "SANDGATE_POD_IP": "verify"}, "verify"),
+        ({"SANDGATE_REGISTRY": "static:a.yaml", "ROUTER_AUTH_TOKEN": "t"}, "ignore"),
+        ({"ROUTER_AUTH_TOKEN": "t", "SANDGATE_POD_IP": "trust"}, "trust"),
+        (
+            {"SANDGATE_REGISTRY": "dns", "SANDGATE_AUTH": "none", "SANDGATE_POD_IP": "ignore"},
+            "ignore",
+        ),
+    ],
+)
+def test_what_a_pods_address_does_follows_from_the_settings(
+    environ: dict[str, str], effect: str
+) -> None:
+    assert read(environ).effective_pod_ip == effect
+
+
+@pytest.mark.parametrize(
+    "environ", [{"SANDGATE_KEYS": "k"}, {"SANDGATE_SCOPED_TOKEN_FILE": "s"}, {}]
+)
+def test_no_address_is_trusted_where_a_token_is_for_one_sandbox(environ: dict[str, str]) -> None:
+    (fault,) = faults({**environ, "SANDGATE_POD_IP": "trust"})
+    assert fault.startswith("SANDGATE_POD_IP trust would let the token of one sandbox")
+
+
+def test_the_networks_of_sandboxes_are_private_ones_by_default() -> None:
+    assert [str(network) for network in read().upstream_networks] == [
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"),
+    ]
+    narrow = read({"SANDGATE_UPSTREAM_NETWORKS": "10.244.0.0/16, 10.1.2.3"})
+    assert narrow.upstream_networks == (ip_network("10.244.0.0/16"), ip_network("10.1.2.3/32"))
+
+
+def test_what_is_refused_by_name_can_be_set() -> None:
+    assert read({"SANDGATE_DENIED": "a/b, c-*/*,"}).denied == ("a/b", "c-*/*")
+    assert read({"SANDGATE_DENIED": ""}).denied == ()
 
 
 def test_a_flag_wins_over_the_environment() -> None:
@@ -125,24 +168,79 @@ def test_a_token_that_no_field_can_carry_is_refused_and_never_shown(token: str) 
         ({"ROUTER_AUTH_TOKEN": "t", "SANDGATE_AUTH": "none"}, "none"),
         ({"SANDGATE_AUTH": "none"}, "none"),
         ({"ALLOW_UNAUTHENTICATED_ROUTER": "Yes"}, "none"),
+        ({"SANDGATE_KEYS": "k"}, "capability"),
+        ({"SANDGATE_SCOPED_TOKEN_FILE": "s"}, "capability"),
+        ({"SANDGATE_KEYS": "k", "SANDGATE_AUTH": "capability"}, "capability"),
+        ({"SANDGATE_KEYS": "k", "SANDGATE_AUTH": "none"}, "none"),
+        ({"SANDGATE_KEYS": "k", "ROUTER_AUTH_TOKEN": "t", "SANDGATE_AUTH": "shared"}, "shared"),
+        (
+            {"SANDGATE_KEYS": "k", "ROUTER_AUTH_TOKEN": "t", "SANDGATE_AUTH": "capability"},
+            "capability",
+        ),
+        ({"SANDGATE_KEYS": "k", "ALLOW_UNAUTHENTICATED_ROUTER": "no"}, "capability"),
+        ({"SANDGATE_KEYS": "", "ROUTER_AUTH_TOKEN": "t"}, "shared"),
     ],
 )
 def test_who_may_use_sandboxes_follows_from_the_settings(
     environ: dict[str, str], auth: str
 ) -> None:
     environ |= {"SANDGATE_REGISTRY": "static:a.yaml", "SANDGATE_LISTEN": "0.0.0.0:0"}
-    assert read(environ).effective_auth == auth
-    assert read(environ, command="router").effective_auth == auth
+    for command in ("up", "router"):
+        config = read(environ, command=command)
+        assert (config.effective_auth, config.makes_own_key) == (auth, False)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"SANDGATE_LISTEN": "[::1]:0"},
+        {"SANDGATE_AUTH": "capability"},
+        {"SANDGATE_AUTH": "capability", "ROUTER_AUTH_TOKEN": "t"},
+        {"SANDGATE_AUTH": "capability", "SANDGATE_LISTEN": "0.0.0.0:0"},
+    ],
+)
+def test_up_makes_itself_a_key_where_nothing_else_is_said(environ: dict[str, str]) -> None:
+    config = read(environ)
+    assert (config.effective_auth, config.makes_own_key) == ("capability", True)
 
 
 @pytest.mark.parametrize(
     ("environ", "fault"),
     [
         ({"SANDGATE_AUTH": "shared"}, "SANDGATE_AUTH shared needs ROUTER_AUTH_TOKEN"),
-        ({"SANDGATE_AUTH": "capability"}, "SANDGATE_AUTH 'capability' is not available"),
-        ({"SANDGATE_AUTH": "open"}, "SANDGATE_AUTH 'open' is none of shared, none"),
+        ({"SANDGATE_AUTH": "open"}, "SANDGATE_AUTH 'open' is none of capability, shared, none"),
+        (
+            {"SANDGATE_KEYS": "k", "ROUTER_AUTH_TOKEN": "t"},
+            "SANDGATE_KEYS and ROUTER_AUTH_TOKEN say different things: choose one by SANDGATE_AUTH",
+        ),
+        (
+            {"SANDGATE_KEYS": "k", "ALLOW_UNAUTHENTICATED_ROUTER": "1"},
+            "SANDGATE_KEYS and ALLOW_UNAUTHENTICATED_ROUTER say different things",
+        ),
+        (
+            {"SANDGATE_SCOPED_TOKEN_FILE": "s", "ROUTER_AUTH_TOKEN": "t"},
+            "SANDGATE_SCOPED_TOKEN_FILE and ROUTER_AUTH_TOKEN say different things",
+        ),
+        (
+            {"SANDGATE_REGISTRY": "static:a.yaml"},
+            "SANDGATE_REGISTRY static:a.yaml makes no claims, so nobody gets a token: give",
+        ),
+        ({"SANDGATE_AUDIENCE": ""}, "SANDGATE_AUDIENCE '' is not 1 to 128 of"),
+        ({"SANDGATE_AUDIENCE": 'a"b'}, "SANDGATE_AUDIENCE 'a\"b' is not 1 to 128 of"),
         ({"SANDGATE_REGISTRY": "kubernetes"}, "SANDGATE_REGISTRY 'kubernetes' is not available"),
         ({"SANDGATE_REGISTRY": "static:"}, "SANDGATE_REGISTRY 'static:' is none of"),
+        ({"SANDGATE_REGISTRY": "dns:x"}, "SANDGATE_REGISTRY 'dns:x' is none of local, static"),
+        ({"SANDGATE_POD_IP": "yes"}, "SANDGATE_POD_IP 'yes' is none of ignore, verify, trust"),
+        ({"SANDGATE_UPSTREAM_NETWORKS": " "}, "SANDGATE_UPSTREAM_NETWORKS ' ' names no network"),
+        ({"SANDGATE_UPSTREAM_NETWORKS": "10.0.0.1/8"}, "SANDGATE_UPSTREAM_NETWORKS '10.0.0.1/8' h"),
+        (
+            {"SANDGATE_UPSTREAM_NETWORKS": "10.0.0.0/8,127.0.0.0/8"},
+            "SANDGATE_UPSTREAM_NETWORKS '10.0.0.0/8,127.0.0.0/8' holds '127.0.0.0/8', which is n",
+        ),
+        ({"SANDGATE_DENIED": "kubernetes"}, "SANDGATE_DENIED 'kubernetes' holds 'kubernetes', whi"),
+        ({"SANDGATE_DENIED": "a/b/c"}, "SANDGATE_DENIED 'a/b/c' holds 'a/b/c', which is no NAMES"),
+        ({"SANDGATE_DENIED": "A/b"}, "SANDGATE_DENIED 'A/b' holds 'A/b', which is no NAMESPACE/ID"),
         ({"SANDGATE_ISOLATION": ""}, "SANDGATE_ISOLATION '' is none of bubblewrap, none"),
         ({"SANDGATE_LISTEN": "0.0.0.0:80"}, "SANDGATE_LISTEN 0.0.0.0 is no loopback address"),
         ({"ALLOW_UNAUTHENTICATED_ROUTER": "maybe"}, "ALLOW_UNAUTHENTICATED_ROUTER 'maybe' is"),
@@ -153,10 +251,20 @@ def test_a_setting_that_cannot_be_used_is_refused(environ: dict[str, str], fault
     assert said.startswith(fault)
 
 
+@pytest.mark.parametrize("environ", [{}, {"ROUTER_AUTH_TOKEN": "t"}])
+def test_router_makes_itself_no_key_so_capability_needs_something_to_check_with(
+    environ: dict[str, str],
+) -> None:
+    environ |= {"SANDGATE_AUTH": "capability", "SANDGATE_REGISTRY": "local"}
+    assert faults(environ, command="router") == (
+        "SANDGATE_AUTH capability needs SANDGATE_KEYS or SANDGATE_SCOPED_TOKEN_FILE",
+    )
+
+
 def test_all_faults_are_listed_at_once() -> None:
     wrong = {
         "SANDGATE_COLOUR": "blue",
-        "SANDGATE_KEYS": "keys.yaml",
+        "SANDGATE_WORKERS": "2",
         "SANDGATE_ISOLATION": "hope",
         "PROXY_TIMEOUT_SECONDS": "0",
         "SANDGATE_AUTH": "shared",

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.metadata import version
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -14,12 +14,13 @@ from support.asgi_server import serve
 from support.fake_registry import FakeRegistry
 
 from sandgate_router.control.app import build_control_app
-from sandgate_router.control.new_claim import NewClaim
+from sandgate_router.control.new_claim import NewClaim, Renewal
 from sandgate_router.control.openapi import load_openapi
+from sandgate_router.control.pools import NewSize
 from sandgate_router.errors import NotImplementedHere, RegistryUnavailable
-from sandgate_router.names import DEFAULT_NAMESPACE, Label
+from sandgate_router.names import DEFAULT_NAMESPACE, Label, Port
 from sandgate_router.probes import Readiness
-from sandgate_router.registry.base import ClaimRequest
+from sandgate_router.registry.base import ClaimRequest, EventKind
 
 PROBES = ["/healthz", "/livez"]
 JSON = {"content-type": "application/json"}
@@ -29,6 +30,7 @@ CLAIM_MEMBERS = {
     "sandbox": "sb-build-7",
     "uid": "uid-build-7",
     "port": 8888,
+    "ports": [3000, 8888],
     "pool": "python",
     "launch": "warm",
     "isolation": "none",
@@ -37,6 +39,7 @@ CLAIM_MEMBERS = {
     "labels": {"app": "web"},
     "created_at": "2026-11-30T12:00:00.000Z",
     "expires_at": "2026-11-30T12:01:00.000Z",
+    "idle_seconds": 30.0,
     "timings": {"total": 1.5},
 }
 POOL = {
@@ -66,8 +69,8 @@ REFUSED_BODIES = [
     (b'{"pool": "python", "name": "A\\n"}', 422, "invalid_request"),
     (b'{"pool": "python", "lease_seconds": 1e999}', 422, "invalid_request"),
     (b'{"pool": "python", "labels": {"kubernetes.io/a": "b"}}', 422, "invalid_request"),
-    (b'{"pool": "python", "ports": [8888]}', 422, "invalid_request"),
-    (b'{"pool": "python", "idle_seconds": 600}', 422, "invalid_request"),
+    (b'{"pool": "python", "ports": [8888, 8888]}', 422, "invalid_request"),
+    (b'{"pool": "python", "idle_seconds": 0}', 422, "invalid_request"),
 ]
 
 
@@ -126,7 +129,14 @@ def assert_refused(answer: httpx.Response, status: int, code: str) -> None:
 async def test_a_claim_is_created_shown_listed_and_released(
     client: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
-    wanted = {"pool": "python", "name": "build-7", "lease_seconds": 60, "labels": {"app": "web"}}
+    wanted = {
+        "pool": "python",
+        "name": "build-7",
+        "lease_seconds": 60,
+        "idle_seconds": 30,
+        "labels": {"app": "web"},
+        "ports": [8888, 3000],
+    }
     created = await client.post("/v1/claims", json=wanted)
     assert created.status_code == 201
     assert created.json() == CLAIM_MEMBERS | {"token": None, "token_expires_at": None}
@@ -136,6 +146,8 @@ async def test_a_claim_is_created_shown_listed_and_released(
             namespace=DEFAULT_NAMESPACE,
             name=Label("build-7"),
             lease_seconds=60.0,
+            idle_seconds=30.0,
+            ports=(Port(3000), Port(8888)),
             labels={"app": "web"},
         )
     ]
@@ -251,6 +263,7 @@ async def test_a_list_shows_what_its_filters_leave_oldest_first(
     for name in ("b", "a", "c"):
         registry.add_member()
         await client.post("/v1/claims", json={"pool": "python", "name": name})
+        registry.now += timedelta(milliseconds=1)
 
     async def names(query: str) -> list[str]:
         answer = await client.get(f"/v1/claims?{query}")
@@ -274,8 +287,10 @@ async def test_a_list_shows_what_its_filters_leave_oldest_first(
         ("limit=1_0", "limit '1_0' is not a number from 1 to 1000"),
         ("limit=%D9%A3", "limit '٣' is not a number from 1 to 1000"),
         ("limit=1&limit=2", "limit may be given once"),
-        ("label_selector=a%3Db", "'label_selector' is unknown; allowed are namespace, pool, limit"),
-        ("cursor=x", "'cursor' is unknown; allowed are namespace, pool, limit"),
+        (
+            "labels=a%3Db",
+            "'labels' is unknown; allowed are namespace, pool, label_selector, limit, cursor",
+        ),
     ],
 )
 async def test_a_filter_that_would_be_overlooked_is_refused(
@@ -317,7 +332,10 @@ async def test_a_registry_without_claims_answers_not_implemented(
         await client.get("/v1/claims"),
         await client.get("/v1/claims/default/a"),
         await client.delete("/v1/claims/default/a"),
+        await client.post("/v1/claims/default/a/renew"),
         await client.get("/v1/pools"),
+        await client.get("/v1/pools/default/python"),
+        await client.patch("/v1/pools/default/python", json={"warm": 1}),
     ):
         assert_refused(answer, 501, "not_implemented")
 
@@ -358,6 +376,7 @@ async def test_a_fault_of_ours_is_in_the_log_and_nothing_of_it_on_the_wire(
     [
         *("/", "/v1", "/v1/", "/v2/claims", "/execute", "/docs", "/metrics"),
         *("/v1/claims/", "/v1/claims/default", "/v1/claims/a/b/c", "/v1/claims/a//b"),
+        *("/v1/pools/", "/v1/pools/default", "/v1/events/"),
         *("/healthz/", "//healthz", "/HEALTHZ"),
     ],
 )
@@ -376,7 +395,10 @@ async def test_a_path_that_is_not_ours_is_taken_for_a_sandbox_that_nobody_named(
     [
         ("/v1/claims", "GET, HEAD, POST"),
         ("/v1/claims/default/a", "DELETE, GET, HEAD"),
+        ("/v1/claims/default/a/renew", "POST"),
         ("/v1/pools", "GET, HEAD"),
+        ("/v1/pools/default/python", "GET, HEAD, PATCH"),
+        ("/v1/events", "GET, HEAD"),
         ("/healthz", "GET, HEAD"),
         ("/readyz", "GET, HEAD"),
         ("/openapi.json", "GET, HEAD"),
@@ -385,7 +407,7 @@ async def test_a_path_that_is_not_ours_is_taken_for_a_sandbox_that_nobody_named(
 async def test_another_method_is_told_which_ones_there_are(
     client: httpx.AsyncClient, path: str, allowed: str
 ) -> None:
-    for method in ("PUT", "PATCH", "OPTIONS", "BREW"):
+    for method in ("PUT", "OPTIONS", "BREW"):
         answer = await client.request(method, path)
         assert answer.status_code == 405
         assert answer.headers["allow"] == allowed
@@ -430,7 +452,10 @@ async def test_a_web_page_can_neither_claim_nor_list_nor_release(
         await client.post("/v1/claims", json={"pool": "python"}, headers=headers),
         await client.get("/v1/claims", headers=headers),
         await client.delete("/v1/claims/default/a", headers=headers),
+        await client.post("/v1/claims/default/a/renew", headers=headers),
         await client.get("/v1/pools", headers=headers),
+        await client.patch("/v1/pools/default/python", json={"warm": 0}, headers=headers),
+        await client.get("/v1/events", headers=headers),
     ):
         assert_refused(answer, 403, "not_allowed_here")
         assert "access-control-allow-origin" not in answer.headers
@@ -459,7 +484,7 @@ async def test_a_listener_for_everyone_serves_no_claims(
         await public.get("/v1/%70ools"),
     ):
         assert_refused(answer, 403, "not_allowed_here")
-        assert "needs a caller file, which is not available" in answer.json()["detail"]
+        assert answer.json()["detail"].startswith("The control API needs SANDGATE_CALLERS here")
     assert (registry.requests, registry.releases) == ([], [])
 
 
@@ -531,6 +556,10 @@ def test_the_description_has_exactly_the_members_that_are_sent_and_taken() -> No
     assert set(schemas["Claim"]["properties"]) == set(CLAIM_MEMBERS)
     assert set(schemas["Pool"]["properties"]) == set(schemas["Pool"]["required"]) == set(POOL)
     assert set(schemas["NewClaim"]["properties"]) == set(NewClaim.__struct_fields__)
+    assert set(schemas["Renewal"]["properties"]) == set(Renewal.__struct_fields__)
+    assert set(schemas["NewSize"]["properties"]) == set(NewSize.__struct_fields__)
+    assert set(schemas["Event"]["properties"]) == set(schemas["Event"]["required"])
+    assert set(schemas["Event"]["properties"]["kind"]["enum"]) == set(get_args(EventKind))
 
 
 def test_every_reference_in_the_description_leads_somewhere() -> None:

@@ -115,6 +115,23 @@ def test_json_is_decoded() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (b"8888.0", 8888),
+        (b"1e3", 1000),
+        (b"-0.0", 0),
+        (b"1.5", 1.5),
+        (b"9007199254740992.0", 2**53),
+        (b"1e22", 1e22),
+        (b"1e999", float("inf")),
+    ],
+)
+def test_a_whole_number_is_one_however_it_is_written(text: bytes, number: float) -> None:
+    found = parse_json(text)
+    assert (found, type(found)) == (number, type(number))
+
+
+@pytest.mark.parametrize(
     ("value", "message"),
     [
         (None, "The body must be a JSON object."),

@@ -5,6 +5,7 @@ import itertools
 import json
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -99,6 +100,15 @@ async def test_another_request_is_refused_while_the_first_is_under_way() -> None
         await keyed.claim(wanted=OTHER)
     keyed.registry.add_member()
     assert await first == b"claim-1, answer 0"
+
+
+async def test_keys_of_two_callers_are_apart() -> None:
+    keyed = Keyed(ready=3)
+    ours, theirs = (replace(WANTED, caller=name) for name in ("ours", "theirs"))
+    first, second = await keyed.claim(wanted=ours), await keyed.claim(wanted=theirs)
+    assert len({first, second, await keyed.claim()}) == 3
+    assert (await keyed.claim(wanted=ours), await keyed.claim(wanted=theirs)) == (first, second)
+    assert keyed.live == ["claim-1", "claim-2", "claim-3"]
 
 
 async def test_keys_of_two_namespaces_are_apart() -> None:

@@ -4,9 +4,14 @@ from typing import Any
 
 import pytest
 
-from sandgate_router.control.new_claim import MAX_LABELS, parse_new_claim
+from sandgate_router.control.new_claim import (
+    MAX_LABELS,
+    MAX_PORTS,
+    parse_new_claim,
+    parse_renewal,
+)
 from sandgate_router.errors import InvalidRequest
-from sandgate_router.names import Label
+from sandgate_router.names import Label, Port
 from sandgate_router.registry.base import ClaimRequest
 
 LABELS = [
@@ -76,6 +81,21 @@ WRONG_NAMES: list[object] = [
     {},
     True,
 ]
+WRONG_PORTS: list[object] = [
+    [],
+    [0],
+    [-1],
+    [65536],
+    [10**30],
+    [8888, 8888],
+    [8888.5],
+    ["8888"],
+    [True],
+    [None],
+    [[8888]],
+    [*range(1, MAX_PORTS + 2)],
+    {},
+]
 WRONG_SPANS: list[object] = [0, -1, 0.0, -0.5, 604800.5, 1e9, float("inf"), "60", True, [], 10**30]
 
 
@@ -97,15 +117,20 @@ def test_everything_can_be_said() -> None:
         "namespace": "team",
         "name": "build-7",
         "lease_seconds": 604800,
+        "idle_seconds": 0.5,
+        "ports": [3000],
         "labels": {"app": "web"},
         "wait_seconds": 0,
         "on_empty": "cold",
     }
-    assert parse_new_claim(body) == ClaimRequest(
+    assert parse_new_claim(body, caller="ci") == ClaimRequest(
         pool="python",
         namespace=Label("team"),
         name=Label("build-7"),
         lease_seconds=604800.0,
+        idle_seconds=0.5,
+        ports=(Port(3000),),
+        caller="ci",
         labels={"app": "web"},
         wait_seconds=0.0,
         on_empty="cold",
@@ -136,14 +161,44 @@ def test_a_lease_is_above_0_and_at_most_a_week(value: object) -> None:
         parse_new_claim({"pool": "python", "lease_seconds": value})
 
 
+@pytest.mark.parametrize("value", WRONG_SPANS)
+def test_idle_seconds_are_above_0_and_at_most_a_week(value: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^idle_seconds"):
+        parse_new_claim({"pool": "python", "idle_seconds": value})
+
+
+@pytest.mark.parametrize("value", WRONG_SPANS)
+def test_a_renewal_is_for_above_0_seconds_and_at_most_a_week(value: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^lease_seconds"):
+        parse_renewal({"lease_seconds": value})
+
+
 @pytest.mark.parametrize(
-    ("member", "value"),
-    [("idle_seconds", 600), ("idle_seconds", 0), ("ports", [8888]), ("ports", [])],
+    ("body", "lease"), [({}, None), ({"lease_seconds": None}, None), ({"lease_seconds": 60}, 60.0)]
 )
-def test_what_has_no_effect_yet_is_refused_and_not_overlooked(member: str, value: object) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        parse_new_claim({"pool": "python", member: value})
-    assert caught.value.message == f"{member} is not available in this version; leave it out"
+def test_a_renewal_may_leave_the_lease_as_it_was(
+    body: dict[str, object], lease: float | None
+) -> None:
+    assert parse_renewal(body) == lease
+
+
+@pytest.mark.parametrize("body", [None, [], "60", {"idle_seconds": 60}, {"ports": [1]}])
+def test_a_renewal_changes_nothing_but_the_lease(body: object) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_renewal(body)
+
+
+@pytest.mark.parametrize("value", WRONG_PORTS)
+def test_ports_are_1_to_64_different_ports(value: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^ports") as caught:
+        parse_new_claim({"pool": "python", "ports": value})
+    assert len(caught.value.message) < 200
+
+
+def test_ports_are_kept_ascending() -> None:
+    assert parse_new_claim({"pool": "python", "ports": [65535, 1, 8888]}).ports == (1, 8888, 65535)
+    most = [*range(1, MAX_PORTS + 1)]
+    assert parse_new_claim({"pool": "python", "ports": most[::-1]}).ports == tuple(most)
 
 
 @pytest.mark.parametrize(("member", "value"), [("idle_seconds", "600"), ("ports", 8888)])

@@ -1,100 +1,18 @@
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Self
 
 import pytest
+from support.fake_starter import FakeMember, Setup
 from support.local_sandbox import DEFAULT, POOL, pool, request
 
 from sandgate_router.config import BadConfig
 from sandgate_router.errors import ClaimExists, Draining, PoolExhausted, PoolNotFound
 from sandgate_router.names import DEFAULT_PORT, Label
-from sandgate_router.registry.base import Claim, Endpoint
-from sandgate_router.registry.local import LocalRegistry, PoolSpec
-from sandgate_router.registry.local.endpoints import SandboxEndpoints
-from sandgate_router.registry.local.member import Identity, Member, StartFailed
+from sandgate_router.registry.base import Claim
+from sandgate_router.registry.local import LocalRegistry
+from sandgate_router.registry.local.member import Member
+from sandgate_router.registry.local.pool import Pool
 from sandgate_router.target import Target
-
-
-class FakeMember:
-    def __init__(self, spec: PoolSpec, died: Callable[[Member, str], None]) -> None:
-        identity = Identity.generate(spec)
-        self.id, self.uid, self.alive = identity.id, identity.uid, True
-        self.endpoints = SandboxEndpoints(
-            name=identity.name, uid=identity.uid, http="http", relay="relay"
-        )
-        self._died = died
-        self.ended = asyncio.Event()
-
-    def die(self) -> None:
-        self.alive = False
-        self._died(self, "the runtime was ended by SIGKILL")
-
-    async def end(self) -> None:
-        self.alive = False
-        assert not self.ended.is_set(), "ended twice"
-        await asyncio.sleep(0)
-        self.ended.set()
-
-
-class FakeStarter:
-    """Starts members at once while `gate` is open; fails while `fault` is set."""
-
-    def __init__(self) -> None:
-        self.members: list[FakeMember] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.fault: str | None = None
-        self.attempts = 0
-        self.most = 0
-
-    @property
-    def living(self) -> int:
-        return sum(not member.ended.is_set() for member in self.members)
-
-    async def open(self) -> None:
-        pass
-
-    def close(self) -> None:
-        assert self.living == 0
-
-    async def start(self, spec: PoolSpec, *, died: Callable[[Member, str], None]) -> Member:
-        self.attempts += 1
-        await asyncio.sleep(0)
-        await self.gate.wait()
-        if self.fault is not None:
-            raise StartFailed(self.fault)
-        member = FakeMember(spec, died)
-        self.members.append(member)
-        self.most = max(self.most, self.living)
-        return member
-
-
-class Setup:
-    def __init__(self, *pools: PoolSpec) -> None:
-        self.starter = FakeStarter()
-        self.registry = LocalRegistry(pools, starters={"bubblewrap": self.starter})
-        self.gone: list[Endpoint] = []
-        self.registry.subscribe(self.gone.append)
-
-    async def __aenter__(self) -> Self:
-        await self.registry.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.registry.close()
-        assert self.starter.living == 0
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0.001)
-
-    async def until_ready(self, count: int) -> None:
-        await self.until(lambda: self.registry.pools()[0].ready == count)
-
-    def endpoint(self, claim: Claim) -> Endpoint | None:
-        return self.registry.endpoint(Target(claim.sandbox, claim.namespace, DEFAULT_PORT))
 
 
 async def test_a_claim_takes_a_ready_member_and_the_pool_is_filled_up_again() -> None:
@@ -191,7 +109,7 @@ async def test_a_member_handed_to_a_caller_that_just_left_goes_to_the_next() -> 
         leaver = asyncio.create_task(setup.registry.claim(request()))
         stayer = asyncio.create_task(setup.registry.claim(request()))
         await setup.until(lambda: setup.registry.pools()[0].waiting == 2)
-        inner = setup.registry._pools[DEFAULT, POOL]
+        inner = setup.registry._fleet.find(DEFAULT, POOL)
         offer = inner.offer
 
         def offer_and_leave(member: Member) -> None:
@@ -210,7 +128,7 @@ async def test_a_member_handed_to_a_caller_that_just_left_goes_to_the_next() -> 
 
 async def test_a_member_that_dies_in_the_moment_of_its_claim_is_not_claimed() -> None:
     async with Setup(pool(warm=0, max=1)) as setup:
-        inner = setup.registry._pools[DEFAULT, POOL]
+        inner = setup.registry._fleet.find(DEFAULT, POOL)
         offer = inner.offer
 
         def offer_and_die(member: Member) -> None:
@@ -224,6 +142,54 @@ async def test_a_member_that_dies_in_the_moment_of_its_claim_is_not_claimed() ->
         assert [member.uid for member in setup.starter.members][1:] == [claim.uid]
         assert setup.starter.most == 1
         assert setup.registry.pools()[0].claimed == 1
+
+
+async def test_one_whose_member_died_before_it_had_it_is_still_the_first_in_line() -> None:
+    async with Setup(pool(warm=0, max=1)) as setup:
+        setup.starter.gate.clear()
+        inner = setup.registry._fleet.find(DEFAULT, POOL)
+        offer = inner.offer
+
+        def offer_and_die(member: Member) -> None:
+            inner.offer = offer  # type: ignore[method-assign]
+            offer(member)
+            assert isinstance(member, FakeMember)
+            member.die()
+
+        inner.offer = offer_and_die  # type: ignore[method-assign]
+        first = asyncio.create_task(setup.registry.claim(request()))
+        await setup.until(lambda: setup.registry.pools()[0].waiting == 1)
+        second = asyncio.create_task(setup.registry.claim(request()))
+        await setup.until(lambda: setup.registry.pools()[0].waiting == 2)
+        setup.starter.gate.set()
+        await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+        assert (first.done(), second.done()) == (True, False)
+        await setup.registry.release(DEFAULT, first.result().name)
+        await second
+
+
+async def test_a_member_handed_over_in_the_moment_of_a_close_is_not_lost() -> None:
+    async with Setup(pool(warm=1)) as setup:
+        await setup.until_ready(1)
+        member = setup.starter.members[0]
+        other = Pool(pool(), isolation="bubblewrap")
+        waiter = other.join()
+        other.offer(member)
+        assert (other.claimed, other.waiting) == (1, 0)
+        assert other.dismiss() == [member]
+        assert await other.wait(waiter, timeout=1) is None
+        assert (other.claimed, len(other.ready)) == (0, 0)
+
+
+async def test_a_sandbox_that_dies_in_the_moment_of_its_release_is_ended_once() -> None:
+    async with Setup(pool(max=1)) as setup:
+        claim = await setup.registry.claim(request())
+        setup.registry.on_event(
+            lambda event: setup.member(claim).die() if event.kind == "claim.released" else None
+        )
+        await setup.registry.release(DEFAULT, claim.name)
+        assert setup.member(claim).ends == 1
+        assert setup.registry.pools()[0].claimed == 0
 
 
 async def test_an_empty_pool_refuses_at_once_or_after_the_wait() -> None:
@@ -308,17 +274,17 @@ async def test_a_sandbox_that_dies_while_claimed_fails_its_claim_and_frees_its_p
 
 async def test_a_pool_whose_starts_fail_says_why_waits_longer_each_time_and_recovers() -> None:
     setup = Setup(pool(warm=3))
-    setup.starter.fault = "no more memory"
+    setup.starter.fail("no more memory")
     async with setup:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         await setup.until(lambda: setup.registry.pools()[0].last_error == "no more memory")
         with pytest.raises(PoolExhausted, match="no more memory"):
             await setup.registry.claim(request(wait_seconds=0.01))
-        first = setup.starter.attempts
-        await setup.until(lambda: setup.starter.attempts > first)
-        second = setup.starter.attempts
-        await setup.until(lambda: setup.starter.attempts > second)
+        first = len(setup.starter.attempts)
+        await setup.until(lambda: len(setup.starter.attempts) > first)
+        second = len(setup.starter.attempts)
+        await setup.until(lambda: len(setup.starter.attempts) > second)
         assert loop.time() - begun >= 0.2 + 0.4 - 0.01
         setup.starter.fault = None
         await setup.until_ready(3)
@@ -349,22 +315,3 @@ async def test_a_pool_may_not_ask_for_less_isolation_than_the_gateway() -> None:
     assert LocalRegistry([loose], isolation="none").pools()[0].isolation == "none"
     strict = replace(pool(), isolation="bubblewrap")
     assert LocalRegistry([strict], isolation="none").pools()[0].isolation == "bubblewrap"
-
-
-async def test_an_idle_time_that_is_set_is_said_once_to_have_no_effect(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    names = [Label("a"), Label("b"), Label("c")]
-    pools = [
-        pool(name=name, idle_seconds=idle)
-        for name, idle in zip(names, (1.0, None, 600.0), strict=True)
-    ]
-    async with Setup(*pools):
-        pass
-    (record,) = [record for record in caplog.records if "idle_seconds" in record.getMessage()]
-    assert record.levelname == "WARNING"
-    assert "no effect in this version (set for a, c)" in record.getMessage()
-    caplog.clear()
-    async with Setup(pool()):
-        pass
-    assert "idle_seconds" not in caplog.text

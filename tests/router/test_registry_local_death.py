@@ -22,7 +22,7 @@ async def main():
     await registry.start()
     while registry.pools()[0].ready < int(sys.argv[3]):
         await asyncio.sleep(0.01)
-    print(registry._folder.path, flush=True)
+    print(registry._starters.folder.path, flush=True)
     await asyncio.sleep(1000)
 
 import asyncio
@@ -81,8 +81,8 @@ async def test_the_next_start_sweeps_a_dead_gateways_folder_and_spares_a_live_on
         async with running_registry() as registry:
             assert not dead.exists()
             assert live.path.is_dir()
-            assert registry._folder is not None
-            assert registry._folder.path.stat().st_mode & 0o777 == 0o700
+            assert registry._starters.folder is not None
+            assert registry._starters.folder.path.stat().st_mode & 0o777 == 0o700
     assert not live.path.exists()
 
 

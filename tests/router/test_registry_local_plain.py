@@ -4,10 +4,19 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.local_sandbox import claimed_sandbox, descendants, is_running
+from support.local_sandbox import (
+    DEFAULT,
+    POOL,
+    claimed_sandbox,
+    descendants,
+    is_running,
+    pool,
+    request,
+    running_registry,
+)
 
 from sandgate_router.errors import NotAllowedHere
-from sandgate_router.registry.local.plain import reachable_by_all
+from sandgate_router.registry.local.plain import PlainSandbox, reachable_by_all
 
 SECRET = "a-secret-of-the-gateway"
 
@@ -98,3 +107,19 @@ def test_what_lies_below_a_closed_folder_is_not_reachable(tmp_path: Path) -> Non
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def test_a_sandbox_that_died_a_moment_ago_is_not_handed_out() -> None:
+    async with running_registry(pool(warm=1, max=1), isolation="none") as registry:
+        inner = registry._fleet.find(DEFAULT, POOL)
+        while not inner.ready:
+            await asyncio.sleep(0.01)
+        member = inner.ready[0]
+        assert isinstance(member, PlainSandbox)
+        assert member._process is not None
+        member._process.send_signal(signal.SIGKILL)
+        # Dead, and the event loop has had no chance to hear of it.
+        os.waitid(os.P_PID, member._process.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
+        assert len(inner.ready) == 1
+        claim = await registry.claim(request())
+        assert claim.uid != member.uid

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from sandgate_router.config import BadConfig
+from sandgate_router.names import Label
 from sandgate_router.registry.local.pools import DEFAULT_POOLS, load_pools, parse_pools
 
 FAULTS = [
@@ -15,10 +16,11 @@ FAULTS = [
     ("name: a\n  warm: 0\n  max: 0", "max 0 is not at least 1"),
     ("name: a\n  lease_seconds: 0", "lease_seconds 0.0 is not a finite number"),
     ("name: a\n  idle_seconds: .nan", "idle_seconds nan is not a finite number"),
+    ("name: a\n  max_age_seconds: 1000000000", "max_age_seconds 1000000000 is more than a year"),
     ("name: a\n  memory_bytes: 512", "memory_bytes 512 is not at least 1048576"),
     ("name: a\n  cpu_seconds: 0", "cpu_seconds 0 is not at least 1"),
     ("name: a\n  isolation: docker", "isolation"),
-    ("name: a\n  network: host", "network host is not available in this version"),
+    ("name: a\n  network: bridge", "network"),
     ("name: a\n  image: python", "'image' is no member of a pool"),
     ("name: a\n  env: {A-B: x}", "env 'A-B' is not a variable's name"),
     ("name: a\n  env: {SANDGATE_ISOLATED: '1'}", "env SANDGATE_ISOLATED is set by the gateway"),
@@ -29,7 +31,7 @@ FAULTS = [
 def test_a_pools_file_is_read_with_its_defaults(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
     path.write_text("pools:\n- name: a\n  warm: 2\n  env: {A: b}\n- {name: a, namespace: team}\n")
-    first, second = load_pools(path)
+    first, second = load_pools(path).pools
     assert (first.name, first.namespace, first.warm, first.max) == ("a", "default", 2, 32)
     assert first.env == {"A": "b"}
     assert (second.namespace, second.workspace_bytes) == ("team", 1024**3)
@@ -76,3 +78,32 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, text: str | None)
 def test_without_a_file_there_is_one_pool_of_four() -> None:
     (only,) = DEFAULT_POOLS
     assert (only.name, only.namespace, only.warm, only.max) == ("python", "default", 4, 32)
+
+
+def test_quotas_are_read_by_namespace_with_one_for_every_other() -> None:
+    file = parse_pools({"pools": [{"name": "a"}], "quotas": {"*": 100, "team": 0}})
+    assert [file.quota(Label(name)) for name in ("team", "default")] == [0, 100]
+    assert parse_pools({"pools": [{"name": "a"}]}).quota(Label("default")) is None
+    assert parse_pools({"pools": [{"name": "a"}], "quotas": {"b": 1}}).quota(Label("a")) is None
+
+
+@pytest.mark.parametrize(
+    ("quotas", "message"),
+    [
+        (100, "`quotas` is no mapping"),
+        ([], "`quotas` is no mapping"),
+        ({"*": "100"}, "quota of '*': '100' is not a whole number of claims"),
+        ({"*": True}, "True is not a whole number"),
+        ({"*": -1}, "-1 is not a whole number"),
+        ({"*": 1.5}, "1.5 is not a whole number"),
+        ({"A b": 1}, "quota of 'A b': the namespace b'A b' is not a label"),
+        ({"": 1}, "quota of ''"),
+        ({7: "x"}, "quota of 7: 'x'"),
+        ({7: 1}, "quota of 7: write the namespace in quotes"),
+        ({True: 1}, "quota of True: write the namespace in quotes"),
+    ],
+)
+def test_wrong_quotas_are_refused_with_a_sentence(quotas: object, message: str) -> None:
+    with pytest.raises(BadConfig) as refused:
+        parse_pools({"pools": [{"name": "a"}], "quotas": quotas})
+    assert message in str(refused.value)

@@ -14,6 +14,7 @@ from support.system_gateway import need, sandgate_up, wait_until
 
 from sandgate import CommandResult, OutcomeUnknown, Sandbox
 from sandgate_router.config import Config, ListenAddress
+from sandgate_router.credentials import build_credentials
 from sandgate_router.registry.local import IsolationUnavailable
 from sandgate_router.server import CannotListen, _bind, _serve
 
@@ -112,7 +113,9 @@ async def test_nothing_is_accepted_before_the_isolation_is_known_to_work() -> No
     config = Config.from_environ({}, command="up")
     (listener, port), (metrics, metrics_port) = bound(), bound()
     with listener, metrics:
-        serving = asyncio.create_task(_serve("up", config, registry, listener, metrics))
+        serving = asyncio.create_task(
+            _serve("up", config, build_credentials(config), registry, listener, metrics)
+        )
         await registry.starting.wait()
         for number in (port, metrics_port):
             with pytest.raises(ConnectionRefusedError):
@@ -127,7 +130,9 @@ async def test_an_address_that_was_lost_meanwhile_is_told_and_nothing_is_left() 
     config = Config.from_environ({}, command="up")
     listener, port = bound()
     with listener, socket.socket() as other:
-        serving = asyncio.create_task(_serve("up", config, registry, listener, None))
+        serving = asyncio.create_task(
+            _serve("up", config, build_credentials(config), registry, listener, None)
+        )
         await registry.starting.wait()
         # As another gateway would: two may bind an address, and one of them gets to listen.
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -6,7 +6,6 @@ from sandgate_router.errors import (
     AmbiguousRouting,
     BadRequest,
     InvalidNamespace,
-    InvalidPodIp,
     InvalidPort,
     InvalidSandboxId,
     InvalidTimeout,
@@ -81,9 +80,6 @@ def test_an_empty_uid_and_an_empty_address_count_as_absent() -> None:
         ({ID: b"sb-1", NAMESPACE: b"a/b"}, InvalidNamespace),
         ({ID: b"sb-1", PORT: b"0"}, InvalidPort),
         ({ID: b"sb-1", PORT: b"80 "}, InvalidPort),
-        ({ID: b"sb-1", POD_IP: b"10.0.0"}, InvalidPodIp),
-        ({ID: b"sb-1", POD_IP: b"\xff"}, InvalidPodIp),
-        ({ID: b"sb-1", POD_IP: b"localhost"}, InvalidPodIp),
         ({ID: b"sb-1", UID: b"a b"}, AmbiguousRouting),
         ({ID: b"sb-1", UID: b"a" * 254}, AmbiguousRouting),
     ],
@@ -95,15 +91,20 @@ def test_a_wrong_field_is_refused_as_what_it_is(
         parse(values)
 
 
+@pytest.mark.parametrize("text", ["10.0.0", "localhost", "\xff"])
+def test_an_address_is_kept_as_it_came_since_a_setting_decides_whether_it_counts(text: str) -> None:
+    assert parse({ID: b"sb-1", POD_IP: text.encode("latin-1")}).pod_ip == text
+
+
 def test_the_first_wrong_field_wins_in_the_order_that_clients_know() -> None:
-    wrong = {ID: b"A", NAMESPACE: b"B", PORT: b"C", POD_IP: b"D"}
+    wrong = {ID: b"A", NAMESPACE: b"B", PORT: b"C"}
     order = []
     while wrong:
         with pytest.raises(BadRequest) as caught:
             parse({ID: b"sb-1"} | wrong)
         order.append(caught.value.code)
         del wrong[next(iter(wrong))]
-    assert order == ["invalid_sandbox_id", "invalid_namespace", "invalid_port", "invalid_pod_ip"]
+    assert order == ["invalid_sandbox_id", "invalid_namespace", "invalid_port"]
 
 
 @pytest.mark.parametrize("name", [*sorted(ROUTING_FIELDS), TIMEOUT, b"x-sandbox-token"])

@@ -71,6 +71,10 @@ def test_no_line_can_be_taken_for_one_that_programs_wait_for() -> None:
         ("up", {"SANDGATE_LISTEN": "[::1]:0"}, True, True),
         ("up", {"ROUTER_AUTH_TOKEN": "secret"}, True, False),  # the lines would answer 401
         ("up", {}, False, False),  # nothing to claim from
+        ("up", {"SANDGATE_AUTH": "none"}, True, True),
+        ("up", {"SANDGATE_KEYS": "keys.yaml"}, True, True),
+        ("up", {"SANDGATE_SCOPED_TOKEN_FILE": "secret"}, True, False),  # claims have no token
+        ("up", {"SANDGATE_CALLERS": "callers.yaml"}, True, False),
         (
             "up",
             {"SANDGATE_LISTEN": "0.0.0.0:0", "ALLOW_UNAUTHENTICATED_ROUTER": "true"},

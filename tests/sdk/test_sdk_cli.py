@@ -69,9 +69,10 @@ def cli(environment: Mapping[str, str]) -> Cli:
 
 @pytest.fixture
 def claimed(server: ScriptedServer, claim: dict[str, object]) -> None:
-    """Script the look-up of claim c-1, once."""
-    del claim["token"]
-    server.answer("GET", "/v1/claims/default/c-1", json_response(claim))
+    """Script the look-up of claim c-1, once, and the renewal that brings its token."""
+    server.answer("POST", "/v1/claims/default/c-1/renew", json_response(claim))
+    shown = {name: value for name, value in claim.items() if "token" not in name}
+    server.answer("GET", "/v1/claims/default/c-1", json_response(shown))
 
 
 def test_claim_prints_the_claim_and_its_sandbox(

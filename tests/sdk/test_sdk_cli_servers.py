@@ -131,14 +131,24 @@ def test_help_needs_neither_gateway_nor_runtime(stand_ins: Path) -> None:
         (stand_ins / package / "__init__.py").write_text(_missing(package))
     done = _run(stand_ins, "--help")
     assert done.returncode == 0
-    for command in ("up", "router", "runtime", "claim", "run", "ls", "cp", "release", "pools"):
+    for command in (
+        "up",
+        "router",
+        "runtime",
+        "claim",
+        "run",
+        "ls",
+        "cp",
+        "release",
+        "pools",
+        "token",
+    ):
         assert f"  {command} " in done.stdout
 
 
 @pytest.mark.parametrize("command", ["up", "router"])
 def test_help_promises_only_what_is_there(stand_ins: Path, command: str) -> None:
     shown = " ".join(_run(stand_ins, command, "--help").stdout.split())
-    assert "local or static:FILE." in shown
-    assert "shared or none." in shown
-    for planned in ("kubernetes", "dns", "capability"):
-        assert planned not in shown
+    assert "local, static:FILE or dns." in shown
+    assert "capability, shared or none." in shown
+    assert "kubernetes" not in shown

@@ -167,12 +167,44 @@ def test_a_claim_can_be_found_again_and_released_by_its_name(
     server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
 ) -> None:
     server.answer("GET", "/v1/claims/team/c-1", json_response({**claim, "namespace": "team"}))
+    server.answer("POST", "/v1/claims/team/c-1/renew", json_response(claim))
     server.answer("DELETE", "/v1/claims/team/c-1", response(204))
     assert sandboxes.get("c-1", namespace="team").id == "sb-1"
     sandboxes.release("c-1", namespace="team")
     server.answer("GET", "/v1/claims/default/c-2", gateway_error(404, "claim_not_found"))
     with pytest.raises(ClaimNotFound):
         sandboxes.get("c-2")
+
+
+def test_a_claim_that_is_found_again_is_used_with_the_token_of_its_renewal(
+    server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
+) -> None:
+    shown = {name: value for name, value in claim.items() if "token" not in name}
+    renewed = {**claim, "token": "sg1.renewed", "expires_at": "2026-11-30T12:30:00Z"}
+    server.answer("GET", "/v1/claims/default/c-1", json_response(shown))
+    server.answer("POST", "/v1/claims/default/c-1/renew", json_response(renewed))
+    server.answer("GET", "/exists/x", json_response({"exists": True}))
+    sandbox = sandboxes.get("c-1")
+    assert sandbox.files.exists("x")
+    (renewal,) = server.received("POST", "/v1/claims/default/c-1/renew")
+    assert (renewal.value("content-type"), renewal.body) == ("application/json", b"{}")
+    (used,) = server.received("GET", "/exists/x")
+    assert used.value("x-sandbox-token") == "sg1.renewed"
+    assert sandbox.record.expires_at == datetime(2026, 11, 30, 12, 30, tzinfo=UTC)
+    assert "sg1.renewed" not in repr((sandbox, sandbox.record, vars(sandbox)))
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, "claim_not_found"), (403, "forbidden")])
+def test_who_may_not_renew_a_claim_goes_on_without_a_token(
+    server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object], status: int, code: str
+) -> None:
+    del claim["token"]
+    server.answer("GET", "/v1/claims/default/c-1", json_response(claim))
+    server.answer("POST", "/v1/claims/default/c-1/renew", gateway_error(status, code))
+    server.answer("GET", "/exists/x", json_response({"exists": True}))
+    assert sandboxes.get("c-1").files.exists("x")
+    (used,) = server.received("GET", "/exists/x")
+    assert used.value("x-sandbox-token") is None
 
 
 def test_an_odd_claim_name_stays_one_segment_of_the_path(

@@ -3,20 +3,37 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from sandgate_router.errors import ClaimExists, PoolExhausted, PoolNotFound
+from sandgate_router.errors import (
+    ClaimExists,
+    ClaimNotFound,
+    PoolExhausted,
+    PoolNotFound,
+    QuotaExceeded,
+)
 from sandgate_router.names import DEFAULT_NAMESPACE, Label
-from sandgate_router.registry.base import Claim, ClaimRequest, Endpoint, PoolStatus
+from sandgate_router.registry.base import (
+    Claim,
+    ClaimRequest,
+    Endpoint,
+    Event,
+    EventKind,
+    PoolStatus,
+    Traffic,
+)
 from sandgate_router.target import Target
 
 CREATED_AT = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
 
 
 class FakeRegistry:
-    """One pool `python` in `default`, its members counted; typed as `Registry`."""
+    """One pool `python` in each namespace, their members counted together; typed as `Registry`."""
 
-    def __init__(self, *, ready: int = 1) -> None:
+    def __init__(
+        self, *, ready: int = 1, namespaces: tuple[Label, ...] = (DEFAULT_NAMESPACE,)
+    ) -> None:
         self.requests: list[ClaimRequest] = []
         """Every claim that was asked for."""
         self.releases: list[tuple[Label, Label]] = []
@@ -31,7 +48,13 @@ class FakeRegistry:
         """Set once a claim has been released."""
         self.stubborn = False
         """Whether a waiting claim that is cancelled has taken its member at that very moment."""
+        self.quota: int | None = None
+        """Claims that may live at once, if they are limited."""
+        self.now = CREATED_AT
+        """The time of claims, renewals and events."""
         self._ready = ready
+        self._sizes = dict.fromkeys(namespaces, (4, 32))
+        self._listeners: list[Callable[[Event], None]] = []
         self._live: dict[tuple[Label, Label], Claim] = {}
         self._queue: deque[asyncio.Future[None]] = deque()
 
@@ -46,8 +69,9 @@ class FakeRegistry:
         """Take a member."""
         self.requests.append(request)
         self._fail()
-        if (request.namespace, request.pool) != (DEFAULT_NAMESPACE, "python"):
-            raise PoolNotFound
+        self._check_pool(request.namespace, request.pool)
+        if self.quota is not None and len(self._live) >= self.quota:
+            raise QuotaExceeded
         name = request.name or Label(f"claim-{len(self.requests)}")
         if (request.namespace, name) in self._live:
             raise ClaimExists
@@ -59,14 +83,33 @@ class FakeRegistry:
             await self._wait()
         claim = self._build_claim(name, request)
         self._live[claim.namespace, name] = claim
+        self._tell("claim.created", claim)
+        return claim
+
+    async def renew(self, namespace: Label, name: Label, lease_seconds: float | None) -> Claim:
+        """Move the end of a claim."""
+        self._fail()
+        claim = self._live.get((namespace, name))
+        if claim is None:
+            raise ClaimNotFound
+        lease = timedelta(seconds=lease_seconds or 3600)
+        claim = self._live[namespace, name] = replace(claim, expires_at=self.now + lease)
+        self._tell("claim.renewed", claim)
         return claim
 
     async def release(self, namespace: Label, name: Label) -> None:
         """End a claim."""
         self._fail()
         self.releases.append((namespace, name))
-        self._live.pop((namespace, name), None)
+        claim = self._live.pop((namespace, name), None)
+        if claim is not None:
+            self._tell("claim.released", replace(claim, state="ended"), reason="released")
         self.released.set()
+
+    def expire(self, namespace: Label, name: Label) -> None:
+        """End a claim whose lease is over."""
+        claim = self._live.pop((namespace, name))
+        self._tell("claim.expired", replace(claim, state="ended"), reason="lease")
 
     def claims(self) -> list[Claim]:
         """Return the live claims."""
@@ -74,22 +117,31 @@ class FakeRegistry:
         return list(self._live.values())
 
     def pools(self) -> list[PoolStatus]:
-        """Return the pool."""
+        """Return the pools."""
         self._fail()
-        return [
-            PoolStatus(
-                name="python",
-                namespace=DEFAULT_NAMESPACE,
-                warm=4,
-                max=32,
-                ready=self._ready,
-                claimed=len(self._live),
-                waiting=len(self._queue),
-                hit_rate=None,
-                isolation="none",
-                last_error=None,
-            )
-        ]
+        return [self._status(namespace) for namespace in self._sizes]
+
+    async def resize(
+        self, namespace: Label, pool: str, *, warm: int | None, max_members: int | None
+    ) -> PoolStatus:
+        """Set the size of a pool."""
+        self._fail()
+        self._check_pool(namespace, pool)
+        old_warm, old_max = self._sizes[namespace]
+        self._sizes[namespace] = (
+            old_warm if warm is None else warm,
+            old_max if max_members is None else max_members,
+        )
+        status = self._status(namespace)
+        self._send(Event("pool.changed", self.now, namespace, pool, status=status))
+        return status
+
+    def on_event(self, listener: Callable[[Event], None]) -> None:
+        """Have `listener` called for each event."""
+        self._listeners.append(listener)
+
+    def watch(self, traffic: Traffic) -> None:
+        """Never ask: no claim is idle here."""
 
     def endpoint(self, target: Target) -> Endpoint | None:
         """Know no endpoint."""
@@ -109,6 +161,32 @@ class FakeRegistry:
     def _fail(self) -> None:
         if self.failure is not None:
             raise self.failure
+
+    def _check_pool(self, namespace: Label, pool: str) -> None:
+        if pool != "python" or namespace not in self._sizes:
+            raise PoolNotFound
+
+    def _status(self, namespace: Label) -> PoolStatus:
+        warm, most = self._sizes[namespace]
+        return PoolStatus(
+            name="python",
+            namespace=namespace,
+            warm=warm,
+            max=most,
+            ready=self._ready,
+            claimed=len(self._live),
+            waiting=len(self._queue),
+            hit_rate=None,
+            isolation="none",
+            last_error=None,
+        )
+
+    def _tell(self, kind: EventKind, claim: Claim, reason: str | None = None) -> None:
+        self._send(Event(kind, self.now, claim.namespace, claim.pool, claim=claim, reason=reason))
+
+    def _send(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
 
     async def _wait(self) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -132,8 +210,11 @@ class FakeRegistry:
             launch="warm",
             isolation="none",
             state="ready",
-            created_at=CREATED_AT,
-            expires_at=CREATED_AT + timedelta(seconds=request.lease_seconds or 3600),
+            created_at=self.now,
+            expires_at=self.now + timedelta(seconds=request.lease_seconds or 3600),
             labels=request.labels,
+            ports=request.ports,
+            idle_seconds=request.idle_seconds,
+            caller=request.caller,
             timings={"total": 1.5},
         )

@@ -12,12 +12,23 @@ from sandgate_router.asgi import AppHost
 from sandgate_router.client import ClientConnection
 from sandgate_router.config import Config
 from sandgate_router.control.app import build_control_app
+from sandgate_router.credentials import build_credentials
 from sandgate_router.gateway import Gateway
 from sandgate_router.names import Label
 from sandgate_router.probes import Readiness
-from sandgate_router.registry.base import Claim, ClaimRequest, Endpoint, PoolStatus
+from sandgate_router.registry.base import (
+    Claim,
+    ClaimRequest,
+    Endpoint,
+    Event,
+    PoolStatus,
+    Traffic,
+)
 from sandgate_router.server import build_gateway
 from sandgate_router.target import Target
+
+CREDENTIALS = {"SANDGATE_AUTH", "SANDGATE_KEYS", "SANDGATE_SCOPED_TOKEN_FILE", "ROUTER_AUTH_TOKEN"}
+"""Settings of which each decides who may use the relay."""
 
 
 class CountingRegistry:
@@ -49,6 +60,12 @@ class CountingRegistry:
     def subscribe(self, gone: Callable[[Endpoint], None]) -> None:
         self._gone.append(gone)
 
+    def on_event(self, listener: Callable[[Event], None]) -> None:
+        """Never call: nothing happens to claims and pools here."""
+
+    def watch(self, traffic: Traffic) -> None:
+        """Never ask: there are no claims to be idle."""
+
     async def start(self) -> None:
         raise AssertionError("never started by these tests")
 
@@ -57,6 +74,16 @@ class CountingRegistry:
 
     async def claim(self, request: ClaimRequest) -> Claim:
         raise AssertionError(f"never claimed by these tests: {request}")
+
+    async def renew(self, namespace: Label, name: Label, lease_seconds: float | None) -> Claim:
+        raise AssertionError(f"never renewed by these tests: {namespace}/{name} {lease_seconds}")
+
+    async def resize(
+        self, namespace: Label, pool: str, *, warm: int | None, max_members: int | None
+    ) -> PoolStatus:
+        raise AssertionError(
+            f"never resized by these tests: {namespace}/{pool} to {warm} {max_members}"
+        )
 
     async def release(self, namespace: Label, name: Label) -> None:
         raise AssertionError(f"never released by these tests: {namespace}/{name}")
@@ -130,14 +157,18 @@ async def running_gateway(
 ) -> AsyncIterator[RunningGateway]:
     """Run a gateway, with another control app if one is given.
 
-    Keyword arguments are settings by the name of their variable.
+    Keyword arguments are settings by the name of their variable; without one of CREDENTIALS
+    nobody is asked for any.
     """
-    settings = {"SANDGATE_LISTEN": "127.0.0.1:0", **environ}
+    settings = {"SANDGATE_LISTEN": "127.0.0.1:0", "SANDGATE_ACCESS_LOG": "off", **environ}
+    if not environ.keys() & CREDENTIALS:
+        settings["SANDGATE_AUTH"] = "none"
     config = Config.from_environ(settings, command="up")
     loop = asyncio.get_running_loop()
     registry = CountingRegistry()
     clock = SkippingClock(loop.time)
-    gateway = build_gateway(config, registry, clock=clock)
+    credentials = build_credentials(config)
+    gateway = build_gateway(config, registry, credentials, clock=clock)
     registry.subscribe(gateway.relay.connector.forget)
     readiness = Readiness()
     readiness.mark_ready()

@@ -149,8 +149,12 @@ class ScriptedUpstream:
         return self.sides[index]
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator["ScriptedUpstream"]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+    async def running(
+        self, listener: socket.socket | None = None
+    ) -> AsyncIterator["ScriptedUpstream"]:
+        """Listen on 127.0.0.1, or on a socket that listens already."""
+        listener = listener or socket.create_server(("127.0.0.1", 0))
+        server = await asyncio.start_server(self._accept, sock=listener)
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield self

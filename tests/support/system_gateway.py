@@ -24,7 +24,7 @@ from typing import IO
 import httpx
 import pytest
 
-from sandgate import Gateway, Sandboxes
+from sandgate import Gateway, Sandbox, Sandboxes
 
 SANDGATE = str(Path(sys.executable).with_name("sandgate"))
 """The command as pip installs it."""
@@ -109,6 +109,12 @@ class SystemGateway:
                 self._printed += chunk
         line, _, self._printed = self._printed.partition(b"\n")
         return line.decode()
+
+
+def routing_fields(sandbox: Sandbox, **more: str) -> dict[str, str]:
+    """Return what a client of anybody's sends to a sandbox, its token included."""
+    assert sandbox.record.token is not None
+    return {"X-Sandbox-ID": sandbox.id, "X-Sandbox-Token": sandbox.record.token, **more}
 
 
 @contextlib.contextmanager

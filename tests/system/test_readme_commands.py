@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from sandgate_router.callers import load_callers
 from sandgate_router.config import Config
 from sandgate_router.names import Label
 from sandgate_router.registry.local import PoolSpec, load_pools
@@ -136,7 +137,7 @@ def test_the_sessions_print_what_the_readme_shows(address: str, tmp_path: Path) 
     printed = run_session(steps, address=address, folder=tmp_path)
     assert len(printed) == len(steps), printed
     for step, output in zip(steps, printed, strict=True):
-        shown = step.output.replace('"isolation":"bubblewrap"', f'"isolation":"{ISOLATION}"')
+        shown = step.output.replace('"isolation": "bubblewrap"', f'"isolation": "{ISOLATION}"')
         told = output.replace(NOT_ISOLATED, "")  # there only where nothing isolates
         assert matches(shown, told), f"$ {step.command}\n{output}\nshown:\n{shown}"
 
@@ -194,15 +195,19 @@ def test_every_document_that_the_readme_links_to_exists() -> None:
     assert [link for link in links if not (ROOT / link.partition("#")[0]).exists()] == []
 
 
-def test_the_two_files_that_the_configuration_shows_can_be_used(tmp_path: Path) -> None:
+def test_the_files_that_the_configuration_shows_can_be_used(tmp_path: Path) -> None:
     shown = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    pools, sandboxes = (text for language, text in _BLOCK.findall(shown) if language == "yaml")
+    pools, callers, sandboxes = (
+        text for language, text in _BLOCK.findall(shown) if language == "yaml"
+    )
     (tmp_path / "pools.yaml").write_text(pools)
+    (tmp_path / "callers.yaml").write_text(callers)
     (tmp_path / "sandboxes.yaml").write_text(sandboxes)
+    assert load_callers(tmp_path / "callers.yaml")
     # "The values here are the defaults."
-    assert load_pools(tmp_path / "pools.yaml") == [
-        PoolSpec(name=Label("python"), isolation="bubblewrap")
-    ]
+    assert load_pools(tmp_path / "pools.yaml").pools == (
+        PoolSpec(name=Label("python"), isolation="bubblewrap"),
+    )
     assert [name for _, name in load_sandboxes(tmp_path / "sandboxes.yaml")] == [
         "sb-1",
         "sb-2",

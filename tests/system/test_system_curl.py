@@ -6,11 +6,12 @@ The texts of refusals are those that users of the Kubernetes project's router kn
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from support.system_gateway import SystemGateway, wait_until
+from support.system_gateway import SystemGateway, sandgate_up, wait_until
 
 from sandgate import Sandbox
 
@@ -51,6 +52,19 @@ def routing(**fields: str) -> list[str]:
     return [word for name, value in fields.items() for word in ("-H", f"X-Sandbox-{name}: {value}")]
 
 
+@pytest.fixture(scope="module")
+def open_gateway(best_isolation: str) -> Iterator[SystemGateway]:
+    """Yield a gateway that asks nobody."""
+    with sandgate_up("--auth", "none", isolation=best_isolation) as gateway:
+        yield gateway
+
+
+def of(sandbox: Sandbox, **fields: str) -> list[str]:
+    """Return the fields that a request for this sandbox needs, its token included."""
+    assert sandbox.record.token is not None
+    return routing(ID=sandbox.id, Token=sandbox.record.token, **fields)
+
+
 def expect_refusal(answer: Answer, status: int, code: str, detail: str) -> None:
     assert answer.status == status, answer
     assert answer.fields["content-type"] == "application/json"
@@ -59,7 +73,7 @@ def expect_refusal(answer: Answer, status: int, code: str, detail: str) -> None:
 
 
 def test_a_command_runs_by_a_plain_post(gateway: SystemGateway, sandbox: Sandbox) -> None:
-    fields = routing(ID=sandbox.id, Namespace="default", Port="8888")
+    fields = of(sandbox, Namespace="default", Port="8888")
     answer = curl(f"{gateway.url}/execute", *fields, *ECHO)
     assert answer.status == 200
     assert answer.fields["content-type"] == "application/json"
@@ -68,8 +82,24 @@ def test_a_command_runs_by_a_plain_post(gateway: SystemGateway, sandbox: Sandbox
 
 
 def test_namespace_and_port_may_be_left_out(gateway: SystemGateway, sandbox: Sandbox) -> None:
-    answer = curl(f"{gateway.url}/execute", *routing(ID=sandbox.id), *ECHO)
+    answer = curl(f"{gateway.url}/execute", *of(sandbox), *ECHO)
     assert answer.json()["stdout"] == "hello\n"
+
+
+def test_the_token_may_come_as_a_bearer_token(gateway: SystemGateway, sandbox: Sandbox) -> None:
+    bearer = ("-H", f"Authorization: Bearer {sandbox.record.token}")
+    answer = curl(f"{gateway.url}/execute", *routing(ID=sandbox.id), *bearer, *ECHO)
+    assert answer.json()["stdout"] == "hello\n"
+
+
+def test_another_sandbox_s_token_is_forbidden_whether_there_is_such_a_sandbox_or_not(
+    gateway: SystemGateway, sandbox: Sandbox
+) -> None:
+    with gateway.sandboxes() as sandboxes, sandboxes.claim("python") as other:
+        token = routing(Token=other.record.token or "")
+        for name in (sandbox.id, "nobody"):
+            answer = curl(f"{gateway.url}/execute", *routing(ID=name), *token, *ECHO)
+            expect_refusal(answer, 403, "forbidden", "Forbidden.")
 
 
 def test_a_request_without_the_header_is_told_which_one(gateway: SystemGateway) -> None:
@@ -98,10 +128,31 @@ def test_a_bad_port_is_refused(gateway: SystemGateway, port: str) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["default", "elsewhere"])
-def test_an_unknown_sandbox_is_not_found(gateway: SystemGateway, namespace: str) -> None:
-    answer = curl(f"{gateway.url}/execute", *routing(ID="nobody", Namespace=namespace), *ECHO)
+def test_without_a_token_a_sandbox_that_exists_and_one_that_does_not_answer_alike(
+    gateway: SystemGateway, sandbox: Sandbox, namespace: str
+) -> None:
+    for name in (sandbox.id, "nobody"):
+        answer = curl(f"{gateway.url}/execute", *routing(ID=name, Namespace=namespace), *ECHO)
+        expect_refusal(answer, 401, "unauthenticated", "Missing or invalid credentials.")
+
+
+@pytest.mark.parametrize("namespace", ["default", "elsewhere"])
+def test_where_nobody_is_asked_an_unknown_sandbox_is_not_found(
+    open_gateway: SystemGateway, namespace: str
+) -> None:
+    answer = curl(f"{open_gateway.url}/execute", *routing(ID="nobody", Namespace=namespace), *ECHO)
     detail = "No such sandbox; claim one with POST /v1/claims."
     expect_refusal(answer, 404, "sandbox_not_found", detail)
+
+
+def test_where_nobody_is_asked_the_id_is_enough_and_a_claim_has_no_token(
+    open_gateway: SystemGateway,
+) -> None:
+    with open_gateway.sandboxes() as sandboxes, sandboxes.claim("python") as sandbox:
+        assert sandbox.record.token is None
+        answer = curl(f"{open_gateway.url}/execute", *routing(ID=sandbox.id), *ECHO)
+        assert answer.json()["stdout"] == "hello\n"
+        assert sandboxes.get(sandbox.claim).commands.run("echo hi").stdout == "hi\n"
 
 
 def test_a_claim_is_made_and_released_by_hand(gateway: SystemGateway) -> None:
@@ -110,10 +161,13 @@ def test_a_claim_is_made_and_released_by_hand(gateway: SystemGateway) -> None:
     made = curl(claims, *body)
     assert made.status == 201
     claim = made.json()
-    answer = curl(f"{gateway.url}/execute", *routing(ID=claim["sandbox"]), *ECHO)
+    fields = routing(ID=claim["sandbox"], Token=claim["token"])
+    answer = curl(f"{gateway.url}/execute", *fields, *ECHO)
     assert answer.json()["stdout"] == "hello\n"
     assert curl(f"{claims}/default/{claim['claim']}", "-X", "DELETE").status == 204
-    assert curl(f"{gateway.url}/execute", *routing(ID=claim["sandbox"]), *ECHO).status == 404
+    answer = curl(f"{gateway.url}/execute", *fields, *ECHO)
+    detail = "No such sandbox; claim one with POST /v1/claims."
+    expect_refusal(answer, 404, "sandbox_not_found", detail)
 
 
 @isolated_only
@@ -121,15 +175,15 @@ def test_a_server_on_another_port_inside_answers(gateway: SystemGateway, sandbox
     sandbox.files.write("site/page.txt", "from inside")
     command = "sh -c 'cd site; exec python3 -m http.server -b 127.0.0.1 3000 >log 2>&1 &'"
     posted = ("-H", "Content-Type: application/json", "-d", json.dumps({"command": command}))
-    assert curl(f"{gateway.url}/execute", *routing(ID=sandbox.id), *posted).status == 200
+    assert curl(f"{gateway.url}/execute", *of(sandbox), *posted).status == 200
     page = f"{gateway.url}/page.txt"
-    fields = routing(ID=sandbox.id, Port="3000")
+    fields = of(sandbox, Port="3000")
     wait_until(lambda: curl(page, *fields).status == 200)
     answer = curl(page, *fields)
     assert answer.body == "from inside"
     assert "SimpleHTTP" in answer.fields["server"]
     # The port that nothing listens on is the sandbox's own, too.
-    answer = curl(page, *routing(ID=sandbox.id, Port="3001"))
+    answer = curl(page, *of(sandbox, Port="3001"))
     detail = f"Could not connect to the backend sandbox: {sandbox.id}"
     expect_refusal(answer, 502, "connection_refused", detail)
 
@@ -139,7 +193,7 @@ def test_a_server_on_another_port_inside_answers(gateway: SystemGateway, sandbox
 def test_an_un_isolated_sandbox_serves_no_other_port(
     gateway: SystemGateway, sandbox: Sandbox, port: str
 ) -> None:
-    answer = curl(f"{gateway.url}/", *routing(ID=sandbox.id, Port=port))
+    answer = curl(f"{gateway.url}/", *of(sandbox, Port=port))
     assert answer.status == 403
     assert answer.fields["x-sandbox-error"] == answer.json()["code"] == "not_allowed_here"
     assert f"Port {port} is not served" in answer.json()["detail"]

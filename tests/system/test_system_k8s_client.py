@@ -1,12 +1,13 @@
 """The Kubernetes project's own client, as PyPI has it, works through the gateway.
 
 In its direct mode, with the gateway's URL; what it would ask of a cluster is answered by a few
-lines here. Its blocking and its asyncio handle do the same.
+lines here. Its blocking and its asyncio handle do the same. One of the gateways asks for the
+claim's token, which this client can send in `Authorization` alone; the other asks nobody.
 """
 
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import httpx
@@ -15,7 +16,7 @@ from k8s_agent_sandbox.async_sandbox import AsyncSandbox
 from k8s_agent_sandbox.exceptions import SandboxRequestError
 from k8s_agent_sandbox.models import SandboxDirectConnectionConfig
 from k8s_agent_sandbox.sandbox import Sandbox
-from support.system_gateway import SystemGateway
+from support.system_gateway import SystemGateway, sandgate_up
 
 T = TypeVar("T")
 
@@ -104,6 +105,14 @@ async def call(function: Callable[..., T | Awaitable[T]], *args: object, **membe
 Connect = Callable[..., Any]
 
 
+@pytest.fixture(scope="module")
+def gateway(isolation: str) -> Iterator[SystemGateway]:
+    """Yield a gateway as `up` has it; the one without isolation asks for no token, either."""
+    flags = () if isolation == "bubblewrap" else ("--auth", "none")
+    with sandgate_up(*flags, isolation=isolation) as gateway:
+        yield gateway
+
+
 @pytest.fixture(params=["blocking", "asyncio"])
 async def connect(request: pytest.FixtureRequest, gateway: SystemGateway) -> AsyncIterator[Connect]:
     """Yield a function that claims a sandbox and returns the client's handle on it."""
@@ -114,9 +123,14 @@ async def connect(request: pytest.FixtureRequest, gateway: SystemGateway) -> Asy
             answer = httpx.post(f"{gateway.url}/v1/claims", json={"pool": "python"}, timeout=60)
             assert answer.status_code == 201, answer.text
             claim, sandbox = answer.json()["claim"], answer.json()["sandbox"]
+            token = answer.json()["token"]
+            bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
         else:
             claim, sandbox = beside.claim_name, beside.sandbox_id
-        config = SandboxDirectConnectionConfig(api_url=gateway.url, server_port=port)
+            bearer = beside.connection_config.extra_headers
+        config = SandboxDirectConnectionConfig(
+            api_url=gateway.url, server_port=port, extra_headers=bearer
+        )
         handle_type: Any = Sandbox if request.param == "blocking" else AsyncSandbox
         cluster = (NoCluster if handle_type is Sandbox else AsyncNoCluster)(gateway.url)
         handles.append(handle_type(claim, sandbox, "default", config, k8s_helper=cluster))

@@ -20,6 +20,7 @@ from support.system_gateway import (
     build_path_without_bubblewrap,
     descendants,
     find_command,
+    routing_fields,
     run_sandgate,
     sandgate_up,
     scratch_folder,
@@ -271,7 +272,7 @@ def _claim_and_begin_sleeps(sandboxes: Sandboxes, gateway: SystemGateway, count:
         sandbox = sandboxes.claim("python")
         answer = httpx.post(
             f"{gateway.url}/execute",
-            headers={"X-Sandbox-ID": sandbox.id},
+            headers=routing_fields(sandbox),
             json={"command": BEGIN_SLEEP.format(seconds=seconds)},
             timeout=60,
         )
@@ -285,15 +286,12 @@ class _HalfAnUpload:
 
     def __init__(self, gateway: SystemGateway, sandbox: Sandbox) -> None:
         self._gateway = gateway
-        self._id = sandbox.id
+        self._fields = routing_fields(sandbox)
         self.begun, self.go_on = threading.Event(), threading.Event()
 
     def send(self) -> int:
         """Send it and return the status of the answer."""
-        fields = {
-            "X-Sandbox-ID": self._id,
-            "Content-Type": "multipart/form-data; boundary=b",
-        }
+        fields = {**self._fields, "Content-Type": "multipart/form-data; boundary=b"}
         with self._gateway.client() as client:
             return client.post("/upload", headers=fields, content=self._content()).status_code
 

@@ -4,7 +4,7 @@ import signal
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
-from support.system_gateway import sandgate_up, wait_until
+from support.system_gateway import routing_fields, sandgate_up, wait_until
 
 
 def count(url: str, **labels: str) -> float:
@@ -30,7 +30,7 @@ def test_metrics_count_requests_and_readiness_goes_before_the_end(best_isolation
         metrics = gateway.read_line("metrics on ")
         assert metrics != gateway.url
         sandbox = sandboxes.claim("python")
-        fields = {"X-Sandbox-ID": sandbox.id}
+        fields = routing_fields(sandbox)
         counted = {"method": "POST", "code": "200", "sandbox_namespace": "default"}
         assert count(metrics, **counted) == 0
         for number in range(1, 4):

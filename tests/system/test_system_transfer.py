@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support.system_gateway import SystemGateway, memory, sandgate_up, wait_until
+from support.system_gateway import SystemGateway, memory, routing_fields, sandgate_up, wait_until
 
 from sandgate import Sandbox
 
@@ -44,7 +44,7 @@ class Growth:
 def test_300_mb_go_up_and_down_unchanged_in_little_memory(
     gateway: SystemGateway, sandbox: Sandbox, isolation: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fields = {"X-Sandbox-ID": sandbox.id}
+    fields = routing_fields(sandbox)
     sandbox.files.write("small", b"x" * MIB)  # what is loaded once is no growth
     sandbox.files.read("small")
     (runtime,) = gateway.runtimes()
@@ -103,7 +103,7 @@ def test_a_client_that_leaves_its_upload_leaves_no_file(
         client.post(
             "/upload",
             headers={
-                "X-Sandbox-ID": sandbox.id,
+                **routing_fields(sandbox),
                 "Content-Type": f"multipart/form-data; boundary={BOUNDARY}",
                 "Content-Length": str(len(HEAD) + 2 * MIB + len(TAIL)),
             },

@@ -1,9 +1,8 @@
-"""The control API: claims, pools, probes and their description, on Starlette.
+"""The control API: claims, pools, events, probes and their description, on Starlette.
 
 It sees the requests without routing fields. A path that is none of its own is most likely a
-request for a sandbox whose sender forgot the fields, and is told so. Who may call is decided
-here, before anything is parsed: as long as there are no callers with tokens, only this
-machine may, and no web page.
+request for a sandbox whose sender forgot the fields, and is told so. Under `/v1` the gate
+decides who calls before anything is parsed, and every refusal is audited.
 """
 
 import asyncio
@@ -18,23 +17,27 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sandgate_router.access import check_local
+from sandgate_router.capability import NoTokens, Tokens
 from sandgate_router.control.answers import AnswerErrors
+from sandgate_router.control.audit import audit_refusal
 from sandgate_router.control.claims import ClaimEndpoints
+from sandgate_router.control.event_stream import PING_SECONDS, EventEndpoint
+from sandgate_router.control.events import EventRing
+from sandgate_router.control.gate import Gate, KnownCallers
 from sandgate_router.control.openapi import load_openapi
+from sandgate_router.control.pools import PoolEndpoints
+from sandgate_router.control.rights import Rights
 from sandgate_router.errors import (
     Draining,
     GatewayError,
     MethodNotAllowed,
-    NotAllowedHere,
     RegistryUnavailable,
     SandboxIdRequired,
 )
 from sandgate_router.registry.base import Registry
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-Guard = Callable[[Request], None]
-"""Decides who may call; raises NotAllowedHere."""
+GuardedEndpoint = Callable[[Request, Rights], Awaitable[Response]]
 
 
 class Readiness(Protocol):
@@ -50,56 +53,51 @@ def build_control_app(
     *,
     readiness: Readiness,
     loopback: bool,
+    callers: KnownCallers | None = None,
+    tokens: Tokens | None = None,
+    events: EventRing | None = None,
     clock: Callable[[], float] = time.monotonic,
+    ping_seconds: float = PING_SECONDS,
 ) -> Starlette:
     """Return the ASGI app for requests without routing fields.
 
     Args:
         registry: what knows pools and claims.
         readiness: read by `/readyz`.
-        loopback: whether the listener can be reached from this machine alone.
+        loopback: whether this machine alone can connect, and may without a token.
+        callers: who has tokens; None where there is no file of callers.
+        tokens: what mints and verifies capabilities; None where none are in use.
+        events: where events are kept; whoever gives it closes it when the gateway stops.
         clock: seconds that never go back.
+        ping_seconds: how often a quiet event stream says that it lives.
     """
-    guard = _allow_local if loopback else _allow_nobody
-    claims = ClaimEndpoints(registry, clock=clock)
+    tokens = NoTokens() if tokens is None else tokens
+    events = EventRing() if events is None else events
+    registry.on_event(events.add)
+    gate = Gate(callers=callers, tokens=tokens, loopback=loopback)
+    claims = ClaimEndpoints(registry, tokens=tokens, clock=clock)
+    pools = PoolEndpoints(registry)
+    stream = EventEndpoint(events, gate, ping_seconds=ping_seconds)
     app = Starlette(
         routes=[
             _route("/healthz", GET=_alive),
             _route("/livez", GET=_alive),
             _route("/readyz", GET=_ReadinessProbe(readiness).read),
             _route("/openapi.json", GET=_openapi),
-            _route("/v1/claims", guard=guard, GET=claims.list, POST=claims.create),
-            _route(
-                "/v1/claims/{namespace}/{claim}",
-                guard=guard,
-                GET=claims.read,
-                DELETE=claims.release,
+            _guarded("/v1/claims", gate, GET=claims.list, POST=claims.create),
+            _guarded(
+                "/v1/claims/{namespace}/{claim}", gate, GET=claims.read, DELETE=claims.release
             ),
-            _route("/v1/pools", guard=guard, GET=claims.pools),
+            _guarded("/v1/claims/{namespace}/{claim}/renew", gate, POST=claims.renew),
+            _guarded("/v1/pools", gate, GET=pools.list),
+            _guarded("/v1/pools/{namespace}/{pool}", gate, GET=pools.read, PATCH=pools.resize),
+            _guarded("/v1/events", gate, GET=stream.stream),
         ],
         middleware=[Middleware(AnswerErrors)],
         exception_handlers={HTTPException: _translate},
     )
     app.router.redirect_slashes = False  # a redirect would lose the claim's body on its way
     return app
-
-
-def _allow_local(request: Request) -> None:
-    """Let programs of this machine call, and no web page."""
-    check_local(_joined(request, b"host"), _joined(request, b"origin"))
-
-
-def _allow_nobody(request: Request) -> None:  # noqa: ARG001
-    raise NotAllowedHere(
-        "On a listener that is no loopback address the control API needs a caller file, which is"
-        " not available in this version."
-    )
-
-
-def _joined(request: Request, name: bytes) -> bytes | None:
-    """Return the field's lines as one value (RFC 9110 section 5.2); None without any."""
-    lines = [value for field, value in request.headers.raw if field == name]
-    return b", ".join(lines) if lines else None
 
 
 class _ReadinessProbe:
@@ -115,16 +113,39 @@ class _ReadinessProbe:
         return await _alive(request)
 
 
-def _route(path: str, *, guard: Guard | None = None, **endpoints: Endpoint) -> Route:
+def _route(path: str, **endpoints: Endpoint) -> Route:
     """Return one route for all methods of a path: Allow must name every one of them."""
 
     async def endpoint(request: Request) -> Response:
-        if guard is not None:
-            guard(request)
-        method = "GET" if request.method == "HEAD" else request.method
-        return await endpoints[method](request)
+        return await endpoints[_method(request)](request)
 
     return Route(path, endpoint, methods=list(endpoints))
+
+
+def _guarded(path: str, gate: Gate, **endpoints: GuardedEndpoint) -> Route:
+    """Return one route for all methods of a path that the gate stands in front of."""
+
+    async def endpoint(request: Request) -> Response:
+        rights: Rights | None = None
+        try:
+            rights = gate.admit(request)
+            return await endpoints[_method(request)](request, rights)
+        except GatewayError as error:
+            audit_refusal(
+                error,
+                rights,
+                method=request.method,
+                route=path,
+                names=request.path_params,
+                peer=None if request.client is None else request.client.host,
+            )
+            raise
+
+    return Route(path, endpoint, methods=list(endpoints))
+
+
+def _method(request: Request) -> str:
+    return "GET" if request.method == "HEAD" else request.method
 
 
 async def _alive(request: Request) -> Response:  # noqa: ARG001

@@ -32,6 +32,7 @@ MAX_NUMBER_DIGITS = 32
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
+_MAX_EXACT = 2**53
 _QUOTED_CHARACTERS = 80
 _PLACE = re.compile(r"(?P<fault>.*) - at `(?:key in )?\$\.?(?P<place>.*)`", re.DOTALL)
 """How msgspec says where a value has the wrong type."""
@@ -52,6 +53,17 @@ async def read_json(request: Request, *, timeout: float = BODY_SECONDS) -> objec
     return parse_json(content)
 
 
+async def read_optional_json(request: Request) -> object:
+    """Return the decoded body of `request`, or an empty object where it has no content.
+
+    Raises:
+        UnsupportedMediaType, ContentTooLarge, RequestTimeout, BadRequest.
+    """
+    if "content-type" in request.headers or _has_content(request):
+        return await read_json(request)
+    return {}
+
+
 def parse_json(content: bytes) -> object:
     """Return `content` decoded; raise BadRequest when it is not strictly JSON in UTF-8."""
     try:
@@ -60,6 +72,7 @@ def parse_json(content: bytes) -> object:
             object_pairs_hook=_unique_members,
             parse_constant=_refuse_constant,
             parse_int=_parse_int,
+            parse_float=_parse_float,
         )
     except UnicodeDecodeError as error:
         raise BadRequest(f"The body is not UTF-8 at byte {error.start}.") from error
@@ -102,6 +115,11 @@ def _check_media_type(request: Request) -> None:
         raise UnsupportedMediaType("Send the body without a Content-Encoding.")
 
 
+def _has_content(request: Request) -> bool:
+    fields = request.headers
+    return "transfer-encoding" in fields or fields.get("content-length", "0") != "0"
+
+
 async def _read(request: Request) -> bytes:
     too_large = ContentTooLarge(f"The request content is larger than {MAX_BODY_BYTES} bytes.")
     length = request.headers.get("content-length", "")
@@ -132,6 +150,12 @@ def _parse_int(digits: str) -> int:
     if len(digits) > MAX_NUMBER_DIGITS:
         raise BadRequest(f"The body has a number of {len(digits)} digits.")
     return int(digits)
+
+
+def _parse_float(text: str) -> int | float:
+    # To JSON 8888 and 8888.0 are one number; beyond 2**53 a float is no exact one any more.
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) <= _MAX_EXACT else number
 
 
 def _with_place_first(message: str) -> str:

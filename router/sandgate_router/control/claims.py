@@ -1,4 +1,4 @@
-"""The endpoints of claims and pools: HTTP in front of a `Registry`."""
+"""The endpoints of claims: HTTP in front of a `Registry`."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,77 +6,114 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from sandgate_router.control.answers import build_claim, build_pool
-from sandgate_router.control.bodies import quoted, read_json
+from sandgate_router.capability import Tokens
+from sandgate_router.control.answers import build_claim, build_claim_with_token
+from sandgate_router.control.audit import audit_change, audit_claim
+from sandgate_router.control.bodies import quoted, read_json, read_optional_json
 from sandgate_router.control.idempotency import KeyedClaims, parse_key
-from sandgate_router.control.new_claim import parse_new_claim
+from sandgate_router.control.new_claim import parse_new_claim, parse_renewal
+from sandgate_router.control.paging import parse_cursor, parse_limit, take_page
+from sandgate_router.control.rights import Rights
+from sandgate_router.control.selectors import parse_selector
 from sandgate_router.control.waiting import claim_while_connected
 from sandgate_router.errors import ClaimNotFound, InvalidRequest
 from sandgate_router.names import Label, parse_label
 from sandgate_router.registry.base import Claim, Registry
 
-DEFAULT_LIMIT = 100
-"""Claims in one list, unless the caller says otherwise."""
-
-MAX_LIMIT = 1000
-"""Claims in one list at most: 300 KiB of JSON, written in 9 ms."""
-
-_FILTERS = ("namespace", "pool", "limit")
+_FILTERS = ("namespace", "pool", "label_selector", "limit", "cursor")
 
 
 class ClaimEndpoints:
-    """What `/v1/claims` and `/v1/pools` do."""
+    """What `/v1/claims` does."""
 
-    def __init__(self, registry: Registry, *, clock: Callable[[], float]) -> None:
+    def __init__(self, registry: Registry, *, tokens: Tokens, clock: Callable[[], float]) -> None:
         self._registry = registry
-        self._keyed = KeyedClaims(registry, build_answer=_build_created, clock=clock)
+        self._tokens = tokens
+        self._keyed = KeyedClaims(registry, build_answer=self._build_created, clock=clock)
 
-    async def create(self, request: Request) -> Response:
+    async def create(self, request: Request, rights: Rights) -> Response:
         """Claim a sandbox; wait for one as long as the body says and the client stays."""
-        wanted = parse_new_claim(await read_json(request))
+        rights.check("claim")
+        wanted = parse_new_claim(await read_json(request), caller=rights.caller)
+        rights.check_namespace(wanted.namespace)
         key = parse_key(request.headers.getlist("idempotency-key"))
         if key is None:
             claim = await claim_while_connected(self._registry, wanted, request.receive)
-            content = _build_created(claim)
+            content = self._build_created(claim)
         else:
             content = await self._keyed.claim(key, wanted, request.receive)
         return Response(content, status_code=201, media_type="application/json")
 
-    async def list(self, request: Request) -> Response:
-        """List live claims, oldest first."""
+    async def list(self, request: Request, rights: Rights) -> Response:
+        """List the live claims that may be seen, oldest first, a page of them."""
+        rights.check_claims()
         filters = _parse_filters(request.query_params)
-        limit = _parse_limit(filters.get("limit"))
+        limit = parse_limit(filters.get("limit"))
+        after = parse_cursor(filters.get("cursor", ""))
+        selector = parse_selector(filters.get("label_selector", ""))
         namespace, pool = filters.get("namespace"), filters.get("pool")
-        claims = [
-            build_claim(claim)
+        if namespace is not None:
+            rights.check_namespace(namespace)
+        claims = (
+            claim
             for claim in self._registry.claims()
-            if namespace in {None, claim.namespace} and pool in {None, claim.pool}
-        ]
-        return JSONResponse({"claims": claims[:limit]})
+            if namespace in {None, claim.namespace}
+            and pool in {None, claim.pool}
+            and rights.may_read(claim)
+            and selector.matches(claim.labels)
+        )
+        page, cursor = take_page(claims, after=after, limit=limit)
+        answer = {"claims": [build_claim(claim) for claim in page]}
+        return JSONResponse(answer if cursor is None else answer | {"next_cursor": cursor})
 
-    async def read(self, request: Request) -> Response:
+    async def read(self, request: Request, rights: Rights) -> Response:
         """Show one claim."""
-        wanted = _parse_claim_name(request.path_params)
-        for claim in self._registry.claims():
-            if (claim.namespace, claim.name) == wanted:
-                return JSONResponse(build_claim(claim))
-        raise ClaimNotFound
+        rights.check_namespace(request.path_params["namespace"])
+        claim = self._find(request)
+        if claim is None or not rights.may_read(claim):
+            raise ClaimNotFound
+        return JSONResponse(build_claim(claim))
 
-    async def release(self, request: Request) -> Response:
-        """End a claim; succeeds as well for one that ended or never was."""
-        wanted = _parse_claim_name(request.path_params)
-        if wanted is not None:
-            await self._registry.release(*wanted)
+    async def renew(self, request: Request, rights: Rights) -> Response:
+        """Have a claim end later, and give it a new token."""
+        rights.check_change()
+        rights.check_namespace(request.path_params["namespace"])
+        lease = parse_renewal(await read_optional_json(request))
+        claim = self._find(request)
+        if claim is None or not rights.may_change(claim):
+            raise ClaimNotFound
+        renewed = await self._registry.renew(claim.namespace, claim.name, lease)
+        audit_change("claim.renewed", rights, namespace=renewed.namespace, claim=renewed.name)
+        content = build_claim_with_token(renewed, self._tokens.mint(renewed))
+        return Response(content, media_type="application/json")
+
+    async def release(self, request: Request, rights: Rights) -> Response:
+        """End a claim; succeeds as well for one that ended, never was or is another's."""
+        rights.check_change()
+        rights.check_namespace(request.path_params["namespace"])
+        name = _parse_claim_name(request.path_params)
+        claim = self._find(request)
+        if claim is not None and rights.may_change(claim):
+            await self._registry.release(claim.namespace, claim.name)
+            audit_change("claim.released", rights, namespace=claim.namespace, claim=claim.name)
+        elif name is not None:
+            if claim is None and rights.sees_all:  # another gateway may have made it just now
+                await self._registry.release(*name)
+            reason = "claim_not_found" if claim is None else "not_own"
+            namespace, of = name
+            audit_change("release.ignored", rights, namespace=namespace, claim=of, reason=reason)
         return Response(status_code=204)
 
-    async def pools(self, request: Request) -> Response:  # noqa: ARG002
-        """List the pools as they stand."""
-        return JSONResponse({"pools": [build_pool(pool) for pool in self._registry.pools()]})
+    def _find(self, request: Request) -> Claim | None:
+        name = _parse_claim_name(request.path_params)
+        for claim in self._registry.claims():
+            if (claim.namespace, claim.name) == name:
+                return claim
+        return None
 
-
-def _build_created(claim: Claim) -> bytes:
-    members = build_claim(claim) | {"token": None, "token_expires_at": None}
-    return bytes(JSONResponse(members).body)
+    def _build_created(self, claim: Claim) -> bytes:
+        audit_claim(claim)
+        return build_claim_with_token(claim, self._tokens.mint(claim))
 
 
 def _parse_filters(query: QueryParams) -> Mapping[str, str]:
@@ -89,15 +126,6 @@ def _parse_filters(query: QueryParams) -> Mapping[str, str]:
             raise InvalidRequest(f"{name} may be given once")
         filters[name] = value
     return filters
-
-
-def _parse_limit(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_LIMIT
-    plain = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_LIMIT))
-    if not plain or not 1 <= int(text) <= MAX_LIMIT:
-        raise InvalidRequest(f"limit {quoted(text)} is not a number from 1 to {MAX_LIMIT}")
-    return int(text)
 
 
 def _parse_claim_name(path: Mapping[str, str]) -> tuple[Label, Label] | None:

@@ -6,7 +6,8 @@ the first is under way wait for one claim, which is given up when all of their c
 left. What was answered is remembered until the claim has ended and a day more. What failed is
 not: nothing was claimed, and the key is free again.
 
-Keys live in this gateway's memory, as its local claims do; they are apart for each namespace.
+Keys live in this gateway's memory, as its local claims do; they are apart for each caller
+and namespace.
 """
 
 import asyncio
@@ -35,8 +36,8 @@ _ROOM = 1000
 SWEEP_SECONDS = 60.0
 """How often keys are compared with the live claims. An end noticed late keeps a key longer."""
 
-Place = tuple[Label, str]
-"""A namespace and a key in it."""
+Place = tuple[str | None, Label, str]
+"""A caller, a namespace and a key of the caller's in it."""
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -58,7 +59,7 @@ class _Attempt:
 
 
 class KeyedClaims:
-    """The claims that were made with a key, by namespace and key."""
+    """The claims that were made with a key, by caller, namespace and key."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class KeyedClaims:
             ClientDisconnect: the client has left; when it was the last, it holds no claim.
             GatewayError: what the registry refused with.
         """
-        place = (wanted.namespace, key)
+        place = (wanted.caller, wanted.namespace, key)
         self._sweep()
         attempt = await self._find(place)
         if attempt is None:

@@ -1,18 +1,27 @@
-"""What the body of `POST /v1/claims` may say.
+"""What the bodies of `POST /v1/claims` and of a renewal may say.
 
-Pure: a decoded JSON value in, a `ClaimRequest` out. Every message starts with the member that
+Pure: a decoded JSON value in, a checked one out. Every message starts with the member that
 is wrong and says what is allowed there.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from sandgate_router.control.bodies import parse_struct, quoted
+from sandgate_router.control.labels import (
+    KEY_GRAMMAR,
+    PREFIX_GRAMMAR,
+    RESERVED_PREFIXES,
+    VALUE_GRAMMAR,
+    has_name,
+    has_prefix,
+    is_reserved,
+    is_value,
+)
 from sandgate_router.errors import InvalidRequest
-from sandgate_router.names import DEFAULT_NAMESPACE, Label, parse_label
+from sandgate_router.names import DEFAULT_NAMESPACE, Label, Port, parse_label, parse_port
 from sandgate_router.registry.base import ClaimRequest
 
 MAX_LEASE_SECONDS = 7 * 24 * 3600.0
@@ -25,17 +34,8 @@ MAX_WAIT_SECONDS = 300.0
 MAX_LABELS = 64
 """Labels of one claim: each claim is kept in memory and shown in lists of up to 1,000."""
 
-RESERVED_PREFIXES = ("kubernetes.io", "k8s.io", "agents.x-k8s.io", "sandgate.dev")
-"""Label prefixes, with everything below them, that controllers act on: a caller who could set
-one might pass for a controller."""
-
-_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_DNS_NAME = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
-_MAX_DNS_NAME = 253
-
-_NOT_YET = ("idle_seconds", "ports")
-"""Members that are planned. Both restrict what a claim may do, so they are never overlooked."""
+MAX_PORTS = 64
+"""Ports of one claim: each of its tokens lists them, and travels in a head."""
 
 
 class NewClaim(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -52,21 +52,32 @@ class NewClaim(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     on_empty: Literal["wait", "fail", "cold"] = "wait"
 
 
-def parse_new_claim(body: object) -> ClaimRequest:
-    """Return what the caller wants; raise InvalidRequest."""
+class Renewal(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The members of the body of a renewal."""
+
+    lease_seconds: float | None = None
+
+
+def parse_new_claim(body: object, *, caller: str | None = None) -> ClaimRequest:
+    """Return what a caller wants; raise InvalidRequest."""
     new = parse_struct(body, NewClaim)
-    for member in _NOT_YET:
-        if getattr(new, member) is not None:
-            raise InvalidRequest(f"{member} is not available in this version; leave it out")
     return ClaimRequest(
         pool=_label("pool", new.pool),
         namespace=_label("namespace", new.namespace),
         name=None if new.name is None else _label("name", new.name),
-        lease_seconds=_lease(new.lease_seconds),
+        lease_seconds=_span("lease_seconds", new.lease_seconds),
+        idle_seconds=_span("idle_seconds", new.idle_seconds),
+        ports=None if new.ports is None else _ports(new.ports),
+        caller=caller,
         labels=_labels(new.labels),
         wait_seconds=_wait(new.wait_seconds),
         on_empty=new.on_empty,
     )
+
+
+def parse_renewal(body: object) -> float | None:
+    """Return the lease that the caller wants, None for the one it had; raise InvalidRequest."""
+    return _span("lease_seconds", parse_struct(body, Renewal).lease_seconds)
 
 
 def _label(member: str, text: str) -> Label:
@@ -78,13 +89,28 @@ def _label(member: str, text: str) -> Label:
         ) from error
 
 
-def _lease(seconds: float | None) -> float | None:
+def _span(member: str, seconds: float | None) -> float | None:
     if seconds is not None and not 0 < seconds <= MAX_LEASE_SECONDS:
         raise InvalidRequest(
-            f"lease_seconds {seconds!r} is not a number of seconds above 0, at most"
+            f"{member} {seconds!r} is not a number of seconds above 0, at most"
             f" {MAX_LEASE_SECONDS:.0f}"
         )
     return seconds
+
+
+def _ports(ports: Sequence[int]) -> tuple[Port, ...]:
+    if not 1 <= len(ports) <= MAX_PORTS:
+        raise InvalidRequest(f"ports has {len(ports)} members, 1 to {MAX_PORTS} are allowed")
+    if len(set(ports)) < len(ports):
+        raise InvalidRequest("ports names a port twice")
+    return tuple(sorted(_port(port) for port in ports))
+
+
+def _port(number: int) -> Port:
+    try:
+        return parse_port(b"%d" % number)
+    except ValueError as error:
+        raise InvalidRequest(f"ports member {number!r} is not a port (1-65535)") from error
 
 
 def _wait(seconds: float) -> float:
@@ -100,27 +126,17 @@ def _labels(labels: Mapping[str, str]) -> Mapping[str, str]:
         raise InvalidRequest(f"labels has {len(labels)} members, at most {MAX_LABELS} are allowed")
     for key, value in labels.items():
         _check_key(key)
-        if value and _LABEL_NAME.fullmatch(value) is None:
-            raise InvalidRequest(
-                f"labels value {quoted(value)} is not empty or at most 63 of A-Z a-z 0-9 - _ .,"
-                " beginning and ending with a letter or digit"
-            )
+        if not is_value(value):
+            raise InvalidRequest(f"labels value {quoted(value)} is not {VALUE_GRAMMAR}")
     return labels
 
 
 def _check_key(key: str) -> None:
-    prefix, slash, name = key.rpartition("/")
-    if _LABEL_NAME.fullmatch(name) is None:
-        raise InvalidRequest(
-            f"labels key {quoted(key)} is not [PREFIX/]NAME with a NAME of 1 to 63 of"
-            " A-Z a-z 0-9 - _ ., beginning and ending with a letter or digit"
-        )
-    if slash and (len(prefix) > _MAX_DNS_NAME or _DNS_NAME.fullmatch(prefix) is None):
-        raise InvalidRequest(
-            f"labels key {quoted(key)} has a prefix that is no lower-case DNS name of at most"
-            f" {_MAX_DNS_NAME}"
-        )
-    if any(prefix == taken or prefix.endswith("." + taken) for taken in RESERVED_PREFIXES):
+    if not has_name(key):
+        raise InvalidRequest(f"labels key {quoted(key)} is not {KEY_GRAMMAR}")
+    if not has_prefix(key):
+        raise InvalidRequest(f"labels key {quoted(key)} has a prefix that is no {PREFIX_GRAMMAR}")
+    if is_reserved(key):
         raise InvalidRequest(
             f"labels key {quoted(key)} has a reserved prefix; these and names below them may not"
             f" be set: {', '.join(RESERVED_PREFIXES)}"

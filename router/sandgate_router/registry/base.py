@@ -22,6 +22,14 @@ from sandgate_router.target import Target
 
 Isolation = Literal["bubblewrap", "none", "unknown"]
 ClaimState = Literal["pending", "ready", "suspended", "failed", "ended"]
+EventKind = Literal[
+    "claim.created",
+    "claim.renewed",
+    "claim.released",
+    "claim.expired",
+    "claim.failed",
+    "pool.changed",
+]
 Launch = Literal["warm", "cold"]
 OnEmpty = Literal["wait", "fail", "cold"]
 
@@ -57,6 +65,12 @@ class ClaimRequest:
     """The claim's name; None has one generated."""
     lease_seconds: float | None = None
     """None takes the pool's."""
+    idle_seconds: float | None = None
+    """Ends the claim after so long without traffic or a running command; None takes the pool's."""
+    ports: tuple[Port, ...] | None = None
+    """The ports that may be reached, ascending; None restricts nothing."""
+    caller: str | None = None
+    """Who claims, by the name in the caller file; None where callers have no names."""
     labels: Mapping[str, str] = field(default_factory=dict)
     wait_seconds: float = 30.0
     on_empty: OnEmpty = "wait"
@@ -79,6 +93,10 @@ class Claim:
     expires_at: datetime
     labels: Mapping[str, str]
     port: Port = DEFAULT_PORT
+    ports: tuple[Port, ...] | None = None
+    idle_seconds: float | None = None
+    caller: str | None = None
+    """Who made the claim; its rights over it are decided in front of the registry."""
     reason: str | None = None
     """Why the claim failed; None while it has not."""
     timings: Mapping[str, float] = field(default_factory=dict)
@@ -104,6 +122,33 @@ class PoolStatus:
     last_error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a claim or a pool, as it stands afterwards."""
+
+    kind: EventKind
+    at: datetime
+    namespace: Label
+    pool: str
+    claim: Claim | None = None
+    """A copy; None where the event is a pool's."""
+    status: PoolStatus | None = None
+    """None where the event is a claim's."""
+    reason: str | None = None
+    """Why, for those who watch: `lease`, `idle`, `released`, `shutdown`, or what a sandbox died
+    of."""
+
+
+class Traffic(Protocol):
+    """What the relay knows of the use of endpoints; asked before an idle claim ends."""
+
+    def is_busy(self, endpoint: Endpoint) -> bool:
+        """Tell whether an exchange or a tunnel with this endpoint is under way."""
+
+    def last_end(self, endpoint: Endpoint) -> float | None:
+        """Return when the last one ended, on the clock of the event loop; None before the first."""
+
+
 class Registry(Protocol):
     """What knows pools, claims and endpoints."""
 
@@ -114,10 +159,19 @@ class Registry(Protocol):
         """
 
     async def find(self, target: Target) -> Endpoint | None:
-        """Ask once more after a miss, within a second; None when there is none."""
+        """Ask once more after a miss, within a second; None when there is none.
+
+        A registry that knows why there is none raises the GatewayError that says it.
+        """
 
     def subscribe(self, gone: Callable[[Endpoint], None]) -> None:
         """Have `gone` called for each endpoint that leaves the table."""
+
+    def on_event(self, listener: Callable[[Event], None]) -> None:
+        """Have `listener` called for each event, in the order in which they happen."""
+
+    def watch(self, traffic: Traffic) -> None:
+        """Learn from `traffic` which claims are idle; without it none ever is."""
 
     async def start(self) -> None:
         """Begin to fill the pools; raise when the registry can never work here."""
@@ -126,7 +180,17 @@ class Registry(Protocol):
         """End every sandbox that this registry started."""
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        """Take a ready member; raise PoolNotFound, PoolExhausted or ClaimExists."""
+        """Take a ready member.
+
+        Raise PoolNotFound, PoolExhausted, ClaimExists, or QuotaExceeded.
+        """
+
+    async def renew(self, namespace: Label, name: Label, lease_seconds: float | None) -> Claim:
+        """Have a live claim end so long from now, never beyond its pool's greatest age.
+
+        None takes the lease that it was made with. A claim that failed is returned as it is.
+        Raise ClaimNotFound.
+        """
 
     async def release(self, namespace: Label, name: Label) -> None:
         """End a claim and its sandbox."""
@@ -136,3 +200,11 @@ class Registry(Protocol):
 
     def pools(self) -> list[PoolStatus]:
         """Return the pools as they stand, by namespace and name."""
+
+    async def resize(
+        self, namespace: Label, pool: str, *, warm: int | None, max_members: int | None
+    ) -> PoolStatus:
+        """Set how many members stand ready, and how many there may be; None leaves as it is.
+
+        Raise PoolNotFound, InvalidRequest, or NotImplementedHere.
+        """

@@ -1,30 +1,50 @@
 """Sandboxes that someone else started, listed in a YAML file.
 
 For compose files, tests and benchmarks: it routes, and it claims nothing. The file is read
-again when it changes; one that cannot be used is reported and the last good one stays.
+again when it changes; one that cannot be used is reported and the last good one stays. What a
+change leaves as it was keeps its endpoints, and with them its connections. The operator wrote
+the addresses, so any may be listed, loopback included.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
-from collections.abc import Callable
+import os
+import re
 from pathlib import Path
 
 import msgspec
 import yaml
 
-from sandgate_router.errors import NotImplementedHere
-from sandgate_router.names import DEFAULT_NAMESPACE, DEFAULT_PORT, Label, Port, parse_label
-from sandgate_router.registry.base import Claim, ClaimRequest, Endpoint, PoolStatus
+from sandgate_router.names import (
+    DEFAULT_NAMESPACE,
+    DEFAULT_PORT,
+    Label,
+    Port,
+    parse_label,
+    parse_port,
+)
+from sandgate_router.registry.base import Endpoint
+from sandgate_router.registry.routes_only import RoutesOnly
 from sandgate_router.target import Target
 
 log = logging.getLogger("sandgate.registry")
 
 RELOAD_SECONDS = 1.0
-"""How often the file's time is looked at."""
+"""How often the file is looked at."""
 
 MAX_PORTS = 64
 """Endpoints remembered for one sandbox whose ports are not listed."""
+
+MAX_UNIX_PATH = 107
+"""Longest path of a unix socket, in bytes (unix(7): 108 with its NUL)."""
+
+_UID = re.compile(r"[\x21-\x7e]{1,253}")
+"""It is sent in a field, so it holds nothing that could end the line."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's where PyYAML has it: some 10 times faster with thousands of sandboxes."""
 
 
 class BadSandboxFile(Exception):
@@ -43,9 +63,23 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unix: str | None = None
     """Path of a unix socket, in place of `host`; it serves port 8888."""
 
+    def serves(self, port: Port) -> bool:
+        """Tell whether `port` may be asked for."""
+        if self.unix is not None:
+            return port == DEFAULT_PORT
+        return self.ports is None or port in self.ports
+
+    def is_at_the_place_of(self, other: "Entry | None") -> bool:
+        """Tell whether it is the same sandbox, dialled in the same way."""
+        return other is not None and (self.uid, self.host, self.unix) == (
+            other.uid,
+            other.host,
+            other.unix,
+        )
+
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    sandboxes: list[Entry] = []
+    sandboxes: list[Entry]
 
 
 _Name = tuple[Label, Label]
@@ -54,9 +88,13 @@ _Name = tuple[Label, Label]
 def load_sandboxes(path: Path) -> dict[_Name, Entry]:
     """Read the file; raise BadSandboxFile with the entry that is wrong."""
     try:
-        content = yaml.safe_load(path.read_bytes())
-        file = msgspec.convert(content or {}, _File)
-    except (OSError, yaml.YAMLError, msgspec.ValidationError) as error:
+        content = yaml.load(path.read_bytes(), Loader=_LOADER)  # noqa: S506 - both are safe ones
+        if content is None:
+            # Also what a file is for a moment while a program writes it anew.
+            raise BadSandboxFile(f"{path}: it is empty; write `sandboxes: []` for none")
+        file = msgspec.convert(content, _File)
+    # ValueError: PyYAML's, for what looks like a date and is none.
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadSandboxFile(f"{path}: {error}") from error
     entries: dict[_Name, Entry] = {}
     for entry in file.sandboxes:
@@ -65,7 +103,7 @@ def load_sandboxes(path: Path) -> dict[_Name, Entry]:
         except ValueError as error:
             raise BadSandboxFile(f"{path}: sandbox {entry.id!r}: {error}") from error
         if name in entries:
-            raise BadSandboxFile(f"{path}: sandbox {entry.id!r} is listed twice")
+            raise BadSandboxFile(f"{path}: sandbox {'/'.join(name)!r} is listed twice")
         entries[name] = entry
     return entries
 
@@ -75,18 +113,38 @@ def _check(entry: Entry) -> _Name:
         raise ValueError("give either host or unix")
     if entry.host is not None:
         ipaddress.ip_address(entry.host)
+    if entry.unix is not None:
+        _check_unix(entry)
+    if entry.ports is not None:
+        if not entry.ports:
+            raise ValueError("ports is empty; leave it out for any port")
+        for port in entry.ports:
+            parse_port(str(port).encode())
+    if entry.uid is not None and _UID.fullmatch(entry.uid) is None:
+        raise ValueError(f"uid {entry.uid!r} is not printable ASCII without spaces, at most 253")
     return parse_label(entry.namespace.encode()), parse_label(entry.id.encode())
 
 
-class StaticRegistry:
+def _check_unix(entry: Entry) -> None:
+    length = len(os.fsencode(entry.unix or ""))
+    if not 0 < length <= MAX_UNIX_PATH:
+        raise ValueError(f"unix has {length} bytes; a socket's path has 1 to {MAX_UNIX_PATH}")
+    if entry.ports is not None:
+        raise ValueError(f"ports goes with host; a unix socket serves port {DEFAULT_PORT}")
+
+
+class StaticRegistry(RoutesOnly):
     """Routes to the sandboxes of a file."""
 
-    def __init__(self, path: Path) -> None:
+    kind = "static"
+
+    def __init__(self, path: Path, *, reload_seconds: float = RELOAD_SECONDS) -> None:
+        super().__init__()
         self._path = path
-        self._modified = -1.0
+        self._reload_seconds = reload_seconds
+        self._seen: object = None
         self._entries: dict[_Name, Entry] = {}
         self._endpoints: dict[_Name, dict[Port, Endpoint]] = {}
-        self._gone: list[Callable[[Endpoint], None]] = []
         self._watcher: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -106,73 +164,58 @@ class StaticRegistry:
         del target
         return None
 
-    def subscribe(self, gone: Callable[[Endpoint], None]) -> None:
-        """Have `gone` called for each endpoint that leaves the table."""
-        self._gone.append(gone)
-
     async def start(self) -> None:
         """Read the file and begin to watch it; raise BadSandboxFile."""
-        self._modified = self._path.stat().st_mtime if self._path.exists() else -1.0
+        # Looked at before it is read: what is written in between is read at the first look.
+        self._seen = _look_at(self._path)
         self._apply(load_sandboxes(self._path))
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self._watcher = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop following the file."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
 
-    async def claim(self, request: ClaimRequest) -> Claim:
-        """Refuse: these sandboxes belong to whoever started them."""
-        del request
-        raise NotImplementedHere("The static registry has no pools; it only routes.")
-
-    async def release(self, namespace: Label, name: Label) -> None:
-        """Do nothing: there are no claims."""
-
-    def claims(self) -> list[Claim]:
-        """Return no claims."""
-        return []
-
-    def pools(self) -> list[PoolStatus]:
-        """Return no pools."""
-        return []
-
-    async def _watch(self) -> None:
+    async def _follow(self) -> None:
         while True:
-            await asyncio.sleep(RELOAD_SECONDS)
+            await asyncio.sleep(self._reload_seconds)
+            seen = _look_at(self._path)
+            if seen == self._seen:
+                continue
+            self._seen = seen
             try:
-                modified = self._path.stat().st_mtime
-                if modified != self._modified:
-                    self._modified = modified
-                    self._apply(load_sandboxes(self._path))
-            except (OSError, BadSandboxFile) as error:
+                # In a thread: thousands of sandboxes take longer than a request may wait.
+                self._apply(await asyncio.to_thread(load_sandboxes, self._path))
+            except BadSandboxFile as error:
                 # The reason says it all; a traceback would only hide it.
                 log.error("static.kept", extra={"reason": str(error)})  # noqa: TRY400
+            else:
+                log.info("static.read", extra={"sandboxes": len(self._entries)})
 
     def _apply(self, entries: dict[_Name, Entry]) -> None:
-        for name, old in list(self._entries.items()):
-            if entries.get(name) != old:
-                for endpoint in self._endpoints.pop(name).values():
-                    for gone in self._gone:
-                        gone(endpoint)
-        for name in entries:
-            self._endpoints.setdefault(name, {})
+        left: list[Endpoint] = []
+        for name, old in self._entries.items():
+            known = self._endpoints[name]
+            new = entries.get(name)
+            stays = new if old.is_at_the_place_of(new) else None
+            ended = [port for port in known if stays is None or not stays.serves(port)]
+            left.extend(known.pop(port) for port in ended)
+        self._endpoints = {name: self._endpoints.get(name, {}) for name in entries}
         self._entries = entries
+        for endpoint in left:
+            self._tell_gone(endpoint)
 
     def _add_endpoint(
         self, name: _Name, port: Port, known: dict[Port, Endpoint]
     ) -> Endpoint | None:
         entry = self._entries[name]
-        allowed = {DEFAULT_PORT} if entry.unix is not None else entry.ports
-        if allowed is not None and port not in allowed:
+        if not entry.serves(port):
             return None
         if len(known) >= MAX_PORTS:
-            # A caller that walks the ports must not fill our memory.
-            oldest = next(iter(known))
-            endpoint = known.pop(oldest)
-            for gone in self._gone:
-                gone(endpoint)
+            # A caller that walks the ports must not fill our memory, nor end what uses 8888.
+            oldest = next(known_port for known_port in known if known_port != DEFAULT_PORT)
+            self._tell_gone(known.pop(oldest))
         known[port] = Endpoint(
             uid=entry.uid,
             name=f"{name[0]}/{name[1]}",
@@ -181,3 +224,11 @@ class StaticRegistry:
             path=entry.unix or "",
         )
         return known[port]
+
+
+def _look_at(path: Path) -> object:
+    """Return what tells one state of a file from the next; None where there is no file."""
+    with contextlib.suppress(OSError):
+        state = path.stat()
+        return state.st_ino, state.st_mtime_ns, state.st_size
+    return None

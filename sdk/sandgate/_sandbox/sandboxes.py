@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from sandgate._sandbox.sandbox import Sandbox
 from sandgate._wire.control import Control, build_claim
-from sandgate.errors import GatewayUnreachable, SandboxFailed
+from sandgate.errors import ClaimNotFound, Forbidden, GatewayUnreachable, SandboxFailed
 
 if TYPE_CHECKING:
     from sandgate._wire.message import Call
@@ -65,7 +66,7 @@ class Sandboxes:
     def get(
         self, claim: str, *, namespace: str = "default", env: Mapping[str, str] | None = None
     ) -> Sandbox:
-        """Return the sandbox of a live claim, as its maker named it.
+        """Return the sandbox of a live claim, as its maker named it, its lease begun anew.
 
         Raises:
             ClaimNotFound: there is no such claim.
@@ -75,7 +76,7 @@ class Sandboxes:
         if record.state == "failed":
             reason = record.reason or "no reason is known"
             raise SandboxFailed(f"the sandbox of {namespace}/{claim} failed: {reason}")
-        return self._open(record, env)
+        return self._open(self._renew(record), env)
 
     def release(self, claim: str, *, namespace: str = "default") -> None:
         """End a claim by its name; one that is gone already is no error."""
@@ -111,6 +112,16 @@ class Sandboxes:
             env=env,
             router_token=self._gateway.router_token,
         )
+
+    def _renew(self, record: "Claim") -> "Claim":
+        """Return the claim with a token, which only a renewal tells of a claim that exists."""
+        call = self._control.renew(record.name, namespace=record.namespace)
+        try:
+            renewal = self._transport.call(call)
+        except (ClaimNotFound, Forbidden):
+            # Who may read it and no more gets no token; there are gateways that ask for none.
+            return record
+        return replace(record, token=renewal.token, expires_at=renewal.expires_at)
 
     def _claim(self, call: "Call[Claim]") -> "Claim":
         try:

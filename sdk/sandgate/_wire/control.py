@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -30,6 +31,15 @@ DEFAULT_PORT = 8888
 
 DEFAULT_WAIT = 30.0
 """Seconds that the gateway waits for a member where a claim does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a renewed claim has anew."""
+
+    expires_at: datetime | None
+    token: str | None = field(repr=False)
+    """None where the gateway asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,16 @@ class Control:
     def read(self, name: str, *, namespace: str) -> Call[Claim]:
         """Read a claim; its token is told only to the one who made it."""
         return self._call("GET", claim_target(name, namespace=namespace), parse_claim)
+
+    def renew(self, name: str, *, namespace: str) -> Call[Renewal]:
+        """Begin the claim's lease anew, and have a token of it for its later life."""
+        return self._call(
+            "POST",
+            f"{claim_target(name, namespace=namespace)}/renew",
+            parse_renewal,
+            fields=[("content-type", "application/json")],
+            body=b"{}",
+        )
 
     def release(self, name: str, *, namespace: str) -> Call[None]:
         """End a claim and its sandbox; one that is gone already is a success too."""
@@ -139,6 +159,12 @@ def parse_claim(reply: Reply) -> Claim:
         token=optional_text(members, "token"),
         timings=_parse_timings(timings) if isinstance(timings, dict) else {},
     )
+
+
+def parse_renewal(reply: Reply) -> Renewal:
+    """Return what an answer to a renewal says anew."""
+    members = parse_members(parse_json(reply))
+    return Renewal(optional_time(members, "expires_at"), optional_text(members, "token"))
 
 
 def parse_pools(reply: Reply) -> list[PoolStatus]:

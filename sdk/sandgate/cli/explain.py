@@ -21,13 +21,15 @@ from sandgate.errors import (
     UnexpectedAnswer,
 )
 
+_SET_ONE = (
+    "set SANDGATE_ROUTER_TOKEN or --router-token to the ROUTER_AUTH_TOKEN of the gateway; a"
+    " caller's own token goes into SANDGATE_TOKEN or --token"
+)
+
 _ADVICE: tuple[tuple[type[SandgateError], str], ...] = (
     (GatewayUnreachable, "start one with `sandgate up`, or set --url or SANDGATE_URL"),
     (UnexpectedAnswer, "check that --url or SANDGATE_URL names a sandgate gateway"),
-    (
-        Unauthenticated,
-        "set SANDGATE_ROUTER_TOKEN or --router-token to the ROUTER_AUTH_TOKEN of the gateway",
-    ),
+    (Unauthenticated, _SET_ONE),
     (Forbidden, "use a token with the right for it, or another namespace"),
     (PoolNotFound, "`sandgate pools` lists them"),
     (PoolExhausted, "release a claim, raise --wait, or use --on-empty cold"),

@@ -14,6 +14,7 @@ from sandgate.cli.explain import explain
 from sandgate.cli.files import cp, ls
 from sandgate.cli.run import run
 from sandgate.cli.servers import router, runtime, up
+from sandgate.cli.token import token
 from sandgate.errors import SandgateError
 
 INTERRUPTED = 130
@@ -31,7 +32,7 @@ def version() -> None:
     click.echo(distribution_version("sandgate"))
 
 
-for _command in (claim, cp, ls, pools, release, router, run, runtime, up):
+for _command in (claim, cp, ls, pools, release, router, run, runtime, token, up):
     program.add_command(_command)
 
 

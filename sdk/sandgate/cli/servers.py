@@ -12,10 +12,10 @@ import click
 _FLAGS = {
     "listen": ("SANDGATE_LISTEN", "HOST:PORT", "Where to listen; port 0 takes any."),
     "metrics_listen": ("SANDGATE_METRICS_LISTEN", "HOST:PORT", "Where to serve metrics."),
-    "registry": ("SANDGATE_REGISTRY", "KIND", "local or static:FILE."),
+    "registry": ("SANDGATE_REGISTRY", "KIND", "local, static:FILE or dns."),
     "pools": ("SANDGATE_POOLS", "FILE", "The warm pools, as YAML."),
     "isolation": ("SANDGATE_ISOLATION", "KIND", "bubblewrap, or none for code that you trust."),
-    "auth": ("SANDGATE_AUTH", "MODE", "shared or none."),
+    "auth": ("SANDGATE_AUTH", "MODE", "capability, shared or none."),
 }
 """Each flag's setting, the shape of its value, and what it is for."""
 
@@ -68,7 +68,7 @@ def runtime(arguments: tuple[str, ...]) -> int:
     try:
         from sandgate_runtime.__main__ import main
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        raise missing(error) from error
     return main(arguments)
 
 
@@ -76,12 +76,13 @@ def _serve(command: Literal["up", "router"], flags: dict[str, str | None]) -> in
     try:
         from sandgate_router.server import main
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        raise missing(error) from error
     given = {_FLAGS[name][0]: text for name, text in flags.items() if text is not None}
     return main(command, given)
 
 
-def _missing(error: ModuleNotFoundError) -> Exception:
+def missing(error: ModuleNotFoundError) -> Exception:
+    """Return what to raise where a command needs more than is installed."""
     name = (error.name or "").partition(".")[0]
     if name not in _GATEWAY_MODULES:
         return error

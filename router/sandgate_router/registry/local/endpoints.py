@@ -13,16 +13,31 @@ MAX_PORTS = 256
 class SandboxEndpoints:
     """Where the ports of one sandbox are dialled."""
 
-    def __init__(self, *, name: str, uid: str, http: str, relay: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        uid: str,
+        http: str,
+        relay: str | None,
+        kind: str = "un-isolated sandboxes",
+    ) -> None:
+        """Take where it is dialled; without a `relay`, `kind` says of whom that is true."""
         self.http = Endpoint(uid=uid, name=name, path=http)
         self._relay = relay
+        self._kind = kind
         self._ports: dict[Port, Endpoint] = {}
+
+    @property
+    def has_relay(self) -> bool:
+        """Whether ports other than the runtime's are served."""
+        return self._relay is not None
 
     def get(self, port: Port) -> tuple[Endpoint, Endpoint | None]:
         """Return the endpoint of `port`, and one that had to make room for it.
 
         Raises:
-            NotAllowedHere: the sandbox is not isolated, and its ports are the machine's.
+            NotAllowedHere: the sandbox's ports are the machine's.
         """
         if port == DEFAULT_PORT:
             return self.http, None
@@ -31,7 +46,7 @@ class SandboxEndpoints:
             return known, None
         if self._relay is None:
             raise NotAllowedHere(
-                f"Port {port} is not served: un-isolated sandboxes serve port {DEFAULT_PORT} only,"
+                f"Port {port} is not served: {self._kind} serve port {DEFAULT_PORT} only,"
                 " because any other port would be one of the gateway's own machine."
             )
         made_room = None

@@ -25,7 +25,7 @@ from sandgate_router.registry.local.member import (
     runtime_environ,
     wait_until_ready,
 )
-from sandgate_router.registry.local.pools import PoolSpec
+from sandgate_router.registry.local.pools import Network, PoolSpec
 from sandgate_router.registry.local.process import Process
 from sandgate_router.registry.local.proctree import ProcessTree
 from sandgate_router.registry.local.staging import Staging
@@ -72,13 +72,15 @@ class IsolatedStarter:
         self._bwrap = bwrap
         self._layout = await asyncio.to_thread(build_layout, self._folder.path / "layout")
         if runs_as_root():
-            sources = [bind.source for bind in self._layout.binds]
-            self._staging = await Staging.create(self._folder.new_subfolder(), sources)
+            folder = self._folder.new_subfolder()
+            self._staging = await Staging.create(folder, self._layout.sources)
         await self._probe()
 
     async def start(self, spec: PoolSpec, *, died: Callable[[Member, str], None]) -> Member:
         """Start a sandbox and wait for its first answer."""
-        sandbox = IsolatedSandbox(self._folder.new_subfolder(), Identity.generate(spec), died)
+        sandbox = IsolatedSandbox(
+            self._folder.new_subfolder(), Identity.generate(spec), died, network=spec.network
+        )
         try:
             with contextlib.ExitStack() as stack:
                 http, relay = sandbox.listen(stack)
@@ -96,7 +98,7 @@ class IsolatedStarter:
             self._staging = None
 
     async def _spawn(
-        self, sandbox: "IsolatedSandbox", spec: PoolSpec, http: int, relay: int
+        self, sandbox: "IsolatedSandbox", spec: PoolSpec, http: int, relay: int | None
     ) -> None:
         if runs_as_root():
             try:
@@ -107,16 +109,22 @@ class IsolatedStarter:
             spec, sandbox.identity, home=HOME, path=self._layout.search_path
         ) | {"SANDGATE_ISOLATED": "1"}
         command = [PYTHON, "-I", "-m", "sandgate_runtime"]
-        command += ["--fd", str(http), "--relay-fd", str(relay)]
-        arguments = self._arguments(spec.workspace_bytes, environ)
-        sandbox.run(self._wrap(sandbox.user), arguments, command, (http, relay))
+        command += ["--fd", str(http)]
+        if relay is not None:
+            command += ["--relay-fd", str(relay)]
+        arguments = self._arguments(spec.workspace_bytes, environ, network=spec.network)
+        pass_fds = (http,) if relay is None else (http, relay)
+        sandbox.run(self._wrap(sandbox.user), arguments, command, pass_fds)
 
-    def _arguments(self, workspace_bytes: int, environ: dict[str, str]) -> list[str]:
+    def _arguments(
+        self, workspace_bytes: int, environ: dict[str, str], *, network: Network = "none"
+    ) -> list[str]:
         return build_arguments(
             self._layout,
             sources=self._staging.sources if self._staging else {},
             workspace_bytes=workspace_bytes,
             environ=environ,
+            network=network,
         )
 
     def _wrap(self, user: OwnUser | None) -> list[str]:
@@ -163,7 +171,12 @@ class IsolatedSandbox:
     """One sandbox under bubblewrap."""
 
     def __init__(
-        self, folder: Path, identity: Identity, died: Callable[[Member, str], None]
+        self,
+        folder: Path,
+        identity: Identity,
+        died: Callable[[Member, str], None],
+        *,
+        network: Network = "none",
     ) -> None:
         self.identity = identity
         self.id, self.uid = identity.id, identity.uid
@@ -172,16 +185,20 @@ class IsolatedSandbox:
             name=identity.name,
             uid=identity.uid,
             http=str(folder / "http.sock"),
-            relay=str(folder / "ports.sock"),
+            # The machine's network has the machine's ports, which nobody may reach through us.
+            relay=None if network == "host" else str(folder / "ports.sock"),
+            kind="sandboxes with network host",
         )
         self._folder = folder
         self._died = died
         self._process: Process | None = None
-        self.alive = False
+        self._alive = False
 
-    def listen(self, stack: contextlib.ExitStack) -> tuple[int, int]:
-        """Make the two sockets; the gateway's copies are closed with the stack."""
+    def listen(self, stack: contextlib.ExitStack) -> tuple[int, int | None]:
+        """Make the sockets, the second for a relay; the gateway's copies end with the stack."""
         http = stack.enter_context(listen_unix(self._folder / "http.sock"))
+        if not self.endpoints.has_relay:
+            return http.fileno(), None
         relay = stack.enter_context(listen_unix(self._folder / "ports.sock"))
         return http.fileno(), relay.fileno()
 
@@ -191,15 +208,20 @@ class IsolatedSandbox:
         """Start the process."""
         self._process = spawn_bubblewrap(wrap, arguments, command, pass_fds, self._on_exit)
 
+    @property
+    def alive(self) -> bool:
+        """Whether it is ready still; asked of the kernel, which knows of a death first."""
+        return self._alive and self._process is not None and not self._process.has_ended
+
     async def become_ready(self) -> None:
         """Wait for the first answer; from then on an unasked end is a death."""
         assert self._process is not None
         await wait_until_ready(self._process, self.endpoints.http)
-        self.alive = True
+        self._alive = True
 
     async def end(self) -> None:
         """Kill bubblewrap and with it all that its process namespace holds."""
-        self.alive = False
+        self._alive = False
         if self._process is not None:
             await _kill(self._process)
         await asyncio.to_thread(remove_tree, self._folder)
@@ -207,8 +229,8 @@ class IsolatedSandbox:
             self.user.close()
 
     def _on_exit(self) -> None:
-        if self.alive and self._process is not None:
-            self.alive = False
+        if self._alive and self._process is not None:
+            self._alive = False
             self._died(self, f"the runtime {self._process.describe_end()}")
 
 

@@ -35,6 +35,8 @@ _ETC = {
 _ETC_COPIES = ("ld.so.cache", "localtime", "ssl/openssl.cnf", "ssl/certs/ca-certificates.crt")
 """What programs in /usr look for; none holds a secret, each is readable by everyone."""
 
+_ONLINE_ETC_COPIES = ("resolv.conf", "hosts")
+
 
 @dataclass(frozen=True, slots=True)
 class Bind:
@@ -53,6 +55,13 @@ class Layout:
     links: tuple[tuple[str, str], ...]
     """Symbolic links at the root, as (target, place)."""
     search_path: str
+    online_binds: tuple[Bind, ...] = ()
+    """The same with an /etc that finds names in the machine's network, as it was at the start."""
+
+    @property
+    def sources(self) -> list[str]:
+        """All folders of the machine that are shown to any sandbox."""
+        return list(dict.fromkeys(bind.source for bind in (*self.binds, *self.online_binds)))
 
 
 def build_layout(skeleton: Path) -> Layout:
@@ -64,6 +73,7 @@ def build_layout(skeleton: Path) -> Layout:
     prefix, prefix_binds = _python_prefix()
     packages = _package_folders()
     _write_etc(skeleton / "etc")
+    _write_online_etc(skeleton / "etc", skeleton / "online-etc")
     package_binds = _write_packages(skeleton / "packages", prefix, packages)
     usr, links = _usr()
     binds = (
@@ -73,10 +83,12 @@ def build_layout(skeleton: Path) -> Layout:
         Bind(str(skeleton / "packages"), PACKAGES),
         *package_binds,
     )
+    online = {str(skeleton / "etc"): str(skeleton / "online-etc")}
+    online_binds = tuple(Bind(online.get(bind.source, bind.source), bind.dest) for bind in binds)
     search_path = "/usr/local/bin:/usr/bin:/bin"
     if prefix not in {"/usr", "/usr/local"}:
         search_path += f":{prefix}/bin"
-    return Layout(binds, links, search_path)
+    return Layout(binds, links, search_path, online_binds)
 
 
 def runtime_folder() -> Path:
@@ -158,6 +170,17 @@ def _write_etc(root: Path) -> None:
         shutil.copytree("/etc/alternatives", root / "alternatives", symlinks=True)
     (root / "mtab").symlink_to("../proc/self/mounts")
     (root / "os-release").symlink_to("../usr/lib/os-release")
+    _make_readable(root)
+
+
+def _write_online_etc(offline: Path, root: Path) -> None:
+    shutil.copytree(offline, root, symlinks=True)
+    for name in _ONLINE_ETC_COPIES:
+        source = Path("/etc", name)
+        if source.is_file():
+            shutil.copyfile(source, root / name)
+    names = _ETC["nsswitch.conf"].replace("hosts: files", "hosts: files dns")
+    (root / "nsswitch.conf").write_text(names)
     _make_readable(root)
 
 

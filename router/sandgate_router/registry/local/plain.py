@@ -99,7 +99,7 @@ class PlainSandbox:
         )
         self._died = died
         self._process: Process | None = None
-        self.alive = False
+        self._alive = False
 
     def take_own_user(self) -> None:
         """Run as a user that nothing else of the machine belongs to."""
@@ -128,15 +128,20 @@ class PlainSandbox:
                 on_exit=self._on_exit,
             )
 
+    @property
+    def alive(self) -> bool:
+        """Whether it is ready still; asked of the kernel, which knows of a death first."""
+        return self._alive and self._process is not None and not self._process.has_ended
+
     async def become_ready(self) -> None:
         """Wait for the first answer; from then on an unasked end is a death."""
         assert self._process is not None
         await wait_until_ready(self._process, self.endpoints.http)
-        self.alive = True
+        self._alive = True
 
     async def end(self) -> None:
         """Ask the runtime to end its commands, then kill what is left of the tree."""
-        self.alive = False
+        self._alive = False
         if self._process is not None:
             await self._end_tree(self._process)
         await asyncio.to_thread(remove_tree, self._work)
@@ -174,8 +179,8 @@ class PlainSandbox:
         return environ
 
     def _on_exit(self) -> None:
-        if self.alive and self._process is not None:
-            self.alive = False
+        if self._alive and self._process is not None:
+            self._alive = False
             self._died(self, f"the runtime {self._process.describe_end()}")
 
 

@@ -1,4 +1,4 @@
-"""What a pool is made of, and the YAML file that lists pools.
+"""What a pool is made of, and the YAML file that lists pools and quotas.
 
 Pure but for reading the one file. Every fault of the file is listed, each in a sentence that
 names the pool and the member, before anything is started.
@@ -16,12 +16,23 @@ import yaml
 
 from sandgate_router.config import BadConfig
 from sandgate_router.names import DEFAULT_NAMESPACE, Label, parse_label
+from sandgate_router.registry.base import Isolation
 
 LocalIsolation = Literal["bubblewrap", "none"]
+Network = Literal["none", "host"]
+
+EVERY_OTHER = "*"
+"""Stands in `quotas` for each namespace that is not named there."""
 
 GIB = 1024**3
 MIN_BYTES = 1024**2
 """Smallest limit in bytes: below a MiB it is a slip of the unit, and nothing would start."""
+
+LONGEST_SECONDS = 366 * 86400.0
+"""Longest time that may be set, a year: what is longer is a slip of the unit."""
+
+Recipe = tuple[object, ...]
+"""All that a member is made from: members of one recipe are alike."""
 
 _LEAST = {
     "max": 1,
@@ -48,8 +59,8 @@ class PoolSpec:
     """Members at most: ready, claimed, being started and being ended."""
     lease_seconds: float = 3600.0
     """How long a claim lives that does not say it."""
-    idle_seconds: float | None = None
-    """How long a claim is to live without use; nothing acts on it in this version."""
+    idle_seconds: float | None = 600.0
+    """How long a claim lives without traffic and without a running command; None for ever."""
     max_age_seconds: float = 86400.0
     """How long a claim lives at most."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +76,33 @@ class PoolSpec:
     """Processes and threads of the sandbox at one time."""
     workspace_bytes: int = GIB
     """All files of an isolated sandbox together; each file of an un-isolated one."""
-    network: Literal["none", "host"] = "none"
+    network: Network = "none"
+    """Whether an isolated sandbox has the machine's network; an un-isolated one always does."""
+
+    def recipe(self, isolation: Isolation) -> Recipe:
+        """Return what makes its members what they are, under this isolation."""
+        return (
+            isolation,
+            tuple(sorted(self.env.items())),
+            self.memory_bytes,
+            self.cpu_seconds,
+            self.max_processes,
+            self.workspace_bytes,
+            self.network,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsFile:
+    """What the file says."""
+
+    pools: tuple[PoolSpec, ...]
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    """Live claims that a namespace may hold; `*` is every other one. Unnamed: no limit."""
+
+    def quota(self, namespace: Label) -> int | None:
+        """Return how many claims a namespace may hold; None for any number."""
+        return self.quotas.get(namespace, self.quotas.get(EVERY_OTHER))
 
 
 DEFAULT_POOLS = (PoolSpec(name=Label("python")),)
@@ -74,8 +111,8 @@ DEFAULT_POOLS = (PoolSpec(name=Label("python")),)
 _MEMBERS = frozenset(row.name for row in fields(PoolSpec))
 
 
-def load_pools(path: Path) -> list[PoolSpec]:
-    """Read the pools that a YAML file lists under `pools`.
+def load_pools(path: Path) -> PoolsFile:
+    """Read the YAML file that lists pools under `pools`, and quotas under `quotas`.
 
     Raises:
         BadConfig: with every fault of the file.
@@ -90,13 +127,16 @@ def load_pools(path: Path) -> list[PoolSpec]:
         raise BadConfig([f"pools file {path}: {fault}" for fault in error.faults]) from error
 
 
-def parse_pools(content: object) -> list[PoolSpec]:
-    """Return the pools of a file's content; raise BadConfig with every fault."""
+def parse_pools(content: object) -> PoolsFile:
+    """Return what a file's content says; raise BadConfig with every fault."""
     if not isinstance(content, dict) or not isinstance(content.get("pools"), list):
         raise BadConfig(["it holds no list named `pools`"])
     faults = [
-        f"{key!r} is no member of the file; it holds `pools`" for key in content.keys() - {"pools"}
+        f"{key!r} is no member of the file; it holds `pools` and `quotas`"
+        for key in content.keys() - {"pools", "quotas"}
     ]
+    quotas = content.get("quotas")
+    faults.extend(_quota_faults(quotas))
     specs: list[PoolSpec] = []
     for number, entry in enumerate(content["pools"], start=1):
         named = entry.get("name") if isinstance(entry, dict) else None
@@ -112,7 +152,28 @@ def parse_pools(content: object) -> list[PoolSpec]:
         faults.append("`pools` is empty")
     if faults:
         raise BadConfig(faults)
-    return specs
+    return PoolsFile(tuple(specs), dict(quotas or {}))
+
+
+def _quota_faults(quotas: object) -> list[str]:
+    if quotas is None:
+        return []
+    if not isinstance(quotas, dict):
+        return ['`quotas` is no mapping of namespaces to numbers, like {"*": 100}']
+    faults = []
+    for namespace, number in quotas.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            faults.append(f"quota of {namespace!r}: {number!r} is not a whole number of claims")
+        if namespace == EVERY_OTHER:
+            continue
+        if not isinstance(namespace, str):  # in YAML `7` and `on` are no texts
+            faults.append(f"quota of {namespace!r}: write the namespace in quotes")
+            continue
+        try:
+            parse_label(namespace.encode())
+        except ValueError as error:
+            faults.append(f"quota of {namespace!r}: the namespace {error}")
+    return faults
 
 
 def _parse_pool(entry: object) -> tuple[PoolSpec | None, list[str]]:
@@ -145,12 +206,12 @@ def pool_faults(spec: PoolSpec) -> list[str]:
         seconds = getattr(spec, member)
         if seconds is not None and (not math.isfinite(seconds) or seconds <= 0):
             faults.append(f"{member} {seconds} is not a finite number of seconds above 0")
+        elif seconds is not None and seconds > LONGEST_SECONDS:
+            faults.append(f"{member} {seconds:.0f} is more than a year ({LONGEST_SECONDS:.0f})")
     for member, least in _LEAST.items():
         if (value := getattr(spec, member)) < least:
             faults.append(f"{member} {value} is not at least {least}")
     faults.extend(_env_faults(spec.env))
-    if spec.network == "host":
-        faults.append("network host is not available in this version; use none")
     return faults
 
 

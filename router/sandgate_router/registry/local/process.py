@@ -10,6 +10,7 @@ gateway, which is to end its sandboxes in order; and no child can type into that
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,15 @@ class Process:
         """Wait for the end; tell whether it came in time."""
         await asyncio.wait([self.exited], timeout=timeout)
         return self.exited.done()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by now, heard of or not."""
+        if self.exited.done():
+            return True
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(0))
 
     @property
     def succeeded(self) -> bool:

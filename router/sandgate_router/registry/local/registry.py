@@ -1,62 +1,61 @@
-"""The local registry: pools kept full, claims and their leases, the table of endpoints.
+"""The local registry: pools kept full, and claims made of their members.
 
-Only claimed sandboxes are in the table. Every change of it is one synchronous step; what
-takes time, starting and ending sandboxes, runs in tasks that `close()` awaits.
+Every change of state is one synchronous step; what takes time, starting and ending sandboxes,
+runs in tasks that `close()` awaits.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Coroutine, Sequence
 
-from sandgate_router.config import BadConfig, Config
-from sandgate_router.errors import ClaimExists, Draining, PoolExhausted, PoolNotFound
+from sandgate_router.config import Config
+from sandgate_router.errors import (
+    ClaimNotFound,
+    Draining,
+    PoolExhausted,
+    PoolNotFound,
+)
 from sandgate_router.names import Label
 from sandgate_router.registry.base import (
     Claim,
     ClaimRequest,
     Endpoint,
+    Event,
     Launch,
     PoolStatus,
+    Traffic,
 )
-from sandgate_router.registry.local.folder import RunFolder, sweep_dead
-from sandgate_router.registry.local.isolated import IsolatedStarter
-from sandgate_router.registry.local.member import Member, Starter, random_label
-from sandgate_router.registry.local.plain import PlainStarter
+from sandgate_router.registry.local.announce import Announcer
+from sandgate_router.registry.local.fleet import Fleet
+from sandgate_router.registry.local.idle import IdleSweep
+from sandgate_router.registry.local.leases import Leases
+from sandgate_router.registry.local.member import Member, random_label
 from sandgate_router.registry.local.pool import Pool
 from sandgate_router.registry.local.pools import (
     DEFAULT_POOLS,
     LocalIsolation,
+    PoolsFile,
     PoolSpec,
-    load_pools,
 )
-from sandgate_router.registry.local.stock import Starters, Stock
+from sandgate_router.registry.local.starters import OpenStarters
+from sandgate_router.registry.local.stock import Starters
+from sandgate_router.registry.local.watched_file import WatchedPools
 from sandgate_router.target import Target
 
 log = logging.getLogger(__name__)
 
-Key = tuple[Label, Label]
-"""A namespace and a name in it."""
-
-
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A claim with what it holds."""
-
-    claim: Claim
-    pool: Pool
-    member: Member
-    expiry: asyncio.TimerHandle
-    ending: asyncio.Task[None] | None = None
-
 
 def build_local_registry(config: Config, *, descriptors: int | None = None) -> "LocalRegistry":
     """Return the registry that the settings describe; raise BadConfig for its pools file."""
-    pools = DEFAULT_POOLS if config.pools is None else load_pools(config.pools)
-    isolation: LocalIsolation = "none" if config.isolation == "none" else "bubblewrap"
-    return LocalRegistry(pools, isolation=isolation, descriptors=descriptors)
+    watched = None if config.pools is None else WatchedPools(config.pools)
+    return LocalRegistry(
+        PoolsFile(DEFAULT_POOLS) if watched is None else watched.load(),
+        isolation="none" if config.isolation == "none" else "bubblewrap",
+        descriptors=descriptors,
+        watched=watched,
+        host_network=config.callers is not None,
+    )
 
 
 class LocalRegistry:
@@ -64,53 +63,51 @@ class LocalRegistry:
 
     def __init__(
         self,
-        pools: Sequence[PoolSpec] = DEFAULT_POOLS,
+        pools: Sequence[PoolSpec] | PoolsFile = DEFAULT_POOLS,
         *,
         isolation: LocalIsolation = "bubblewrap",
         starters: Starters | None = None,
         descriptors: int | None = None,
+        watched: WatchedPools | None = None,
+        host_network: bool = False,
     ) -> None:
         """Take the pools' settings; nothing is started.
 
         `descriptors` is the soft limit on open files of each process in a sandbox; None leaves
-        them the gateway's own.
+        them the gateway's own. Pools and quotas follow the file that is `watched`. Where
+        `host_network` is set, pools may give it to isolated sandboxes.
 
         Raises:
-            BadConfig: a pool asks for less isolation than the gateway.
+            BadConfig: a pool asks for less isolation than the gateway, or for a network that
+                it may not have.
         """
-        if isolation == "bubblewrap" and (
-            loose := [s.name for s in pools if s.isolation == "none"]
-        ):
-            raise BadConfig(
-                [f"pool {name}: isolation none needs the flag --isolation none" for name in loose]
-            )
-        self._pools = {
-            (spec.namespace, spec.name): Pool(spec, isolation=spec.isolation or isolation)
-            for spec in sorted(pools, key=lambda spec: (spec.namespace, spec.name))
-        }
-        self._starters: dict[LocalIsolation, Starter] = dict(starters or {})
-        self._folder: RunFolder | None = None
-        self._table: dict[Key, Member] = {}
-        self._claims: dict[Key, _Held] = {}
-        self._names_under_way: set[Key] = set()
-        self._subscribers: list[Callable[[Endpoint], None]] = []
-        self._stock = Stock(self._starters, died=self._died)
-        self._descriptors = descriptors
+        settings = pools if isinstance(pools, PoolsFile) else PoolsFile(tuple(pools))
+        self._watched = watched
+        self._announcer = Announcer()
+        self._starters = OpenStarters(starters, descriptors=descriptors)
+        self._fleet = Fleet(
+            settings,
+            isolation=isolation,
+            starters=self._starters,
+            announcer=self._announcer,
+            died=self._died,
+            host_network=host_network,
+        )
+        self._stock = self._fleet.stock
+        self._leases = Leases(self._announcer, end=self._stock.end)
+        self._idle = IdleSweep(
+            end=lambda lease: self._leases.drop(lease, "claim.expired", reason="idle")
+        )
+        self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
 
     def endpoint(self, target: Target) -> Endpoint | None:
         """Return the endpoint of a claimed sandbox, from memory.
 
         Raises:
-            NotAllowedHere: the sandbox is not isolated and the port is none of its own.
+            NotAllowedHere: the claim does not have the port, or the sandbox cannot serve it.
         """
-        member = self._table.get((target.namespace, target.sandbox))
-        if member is None:
-            return None
-        endpoint, made_room = member.endpoints.get(target.port)
-        if made_room is not None:
-            self._announce_gone(made_room)
-        return endpoint
+        return self._leases.endpoint(target)
 
     async def find(self, target: Target) -> Endpoint | None:  # noqa: ARG002
         """Return None: the table is complete."""
@@ -118,7 +115,15 @@ class LocalRegistry:
 
     def subscribe(self, gone: Callable[[Endpoint], None]) -> None:
         """Have `gone` called for each endpoint that leaves the table."""
-        self._subscribers.append(gone)
+        self._announcer.on_gone(gone)
+
+    def on_event(self, listener: Callable[[Event], None]) -> None:
+        """Have `listener` called for each event, in the order in which they happen."""
+        self._announcer.on_event(listener)
+
+    def watch(self, traffic: Traffic) -> None:
+        """Learn from `traffic` which claims are idle; without it none ever is."""
+        self._idle.traffic = traffic
 
     async def start(self) -> None:
         """Check that sandboxes can be started, and begin to fill the pools.
@@ -126,171 +131,125 @@ class LocalRegistry:
         Raises:
             IsolationUnavailable: they cannot be isolated here.
         """
-        if not self._starters:
-            for path in await asyncio.to_thread(sweep_dead):
-                log.info("registry.swept", extra={"folder": str(path)})
-            self._folder = folder = RunFolder.create()
-            for pool in self._pools.values():
-                isolated = pool.isolation == "bubblewrap"
-                kind = IsolatedStarter if isolated else PlainStarter
-                self._starters.setdefault(
-                    "bubblewrap" if isolated else "none",
-                    kind(folder, descriptors=self._descriptors),
-                )
         try:
-            for starter in self._starters.values():
-                await starter.open()
+            await self._fleet.start()
         except BaseException:
             await self.close()
             raise
-        if idle := [pool.spec.name for pool in self._pools.values() if pool.spec.idle_seconds]:
-            log.warning(
-                "idle_seconds has no effect in this version (set for %s): a claim ends by its"
-                " release or its lease.",
-                ", ".join(idle),
-            )
-        for pool in self._pools.values():
-            self._stock.refill(pool)
+        self._keep(self._idle.run())
+        if self._watched is not None:
+            self._keep(self._watched.run(self._fleet.apply))
 
     async def close(self) -> None:
         """End every sandbox, and remove what was made on disk."""
         self._closing = True
-        for key in list(self._claims):
-            self._drop(key)
-        for pool in self._pools.values():
-            for member in pool.dismiss():
-                self._stock.end(pool, member)
-        await self._stock.close()
-        for starter in self._starters.values():
-            starter.close()
-        if self._folder is not None:
-            await asyncio.to_thread(self._folder.close)
-            self._folder = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lease in list(self._leases):
+            self._leases.drop(lease, "claim.released", reason="shutdown")
+        await self._fleet.close()
+        self._announcer.close()
+        await self._starters.close()
 
     async def claim(self, request: ClaimRequest) -> Claim:
         """Take a ready member, or wait in line for one.
 
         Raises:
-            PoolNotFound, PoolExhausted, ClaimExists, Draining.
+            PoolNotFound, PoolExhausted, ClaimExists, QuotaExceeded, Draining.
         """
         if self._closing:
             raise Draining
-        pool = self._pools.get((request.namespace, Label(request.pool)))
-        if pool is None:
-            raise PoolNotFound
+        pool = self._fleet.find(request.namespace, request.pool)
         key = (request.namespace, request.name or Label(f"c-{random_label()}"))
-        if key in self._claims or key in self._names_under_way:
-            raise ClaimExists
-        self._names_under_way.add(key)
         begun = time.perf_counter()
-        try:
+        with self._leases.reserve(key, quota=self._fleet.settings.quota(request.namespace)):
             member, launch = await self._take(pool, request)
-        finally:
-            self._names_under_way.discard(key)
-        return self._bind(key, request, pool, member, launch, begun=begun)
+            lease = self._leases.add(key, request, pool, member, launch)
+        lease.claim.timings = {"wait": round((time.perf_counter() - begun) * 1000, 3)}
+        self._idle.add(lease)
+        self._announcer.claim("claim.created", lease.claim)
+        return lease.claim
+
+    async def renew(self, namespace: Label, name: Label, lease_seconds: float | None) -> Claim:
+        """Have a live claim end so long from now, never beyond its pool's greatest age.
+
+        A claim that failed is returned as it is: there is nothing left to keep.
+
+        Raises:
+            ClaimNotFound.
+        """
+        lease = self._leases.get((namespace, name))
+        if lease is None:
+            raise ClaimNotFound
+        if lease.is_live:
+            self._leases.extend(lease, lease_seconds)
+            self._announcer.claim("claim.renewed", lease.claim)
+        return lease.claim
 
     async def release(self, namespace: Label, name: Label) -> None:
         """End a claim and its sandbox; return once both are gone."""
-        if (ending := self._drop((namespace, name))) is not None:
+        if (lease := self._leases.get((namespace, name))) is not None:
+            ending = self._leases.drop(lease, "claim.released", reason="released")
             # Shielded: a caller that leaves does not stop the end.
             await asyncio.shield(ending)
 
     def claims(self) -> list[Claim]:
         """Return the live claims, oldest first."""
-        return [held.claim for held in self._claims.values()]
+        return [lease.claim for lease in self._leases]
 
     def pools(self) -> list[PoolStatus]:
         """Return the pools as they stand, by namespace and name."""
-        return [pool.status() for pool in self._pools.values()]
+        return self._fleet.status()
+
+    async def resize(
+        self, namespace: Label, pool: str, *, warm: int | None, max_members: int | None
+    ) -> PoolStatus:
+        """Set how many members stand ready, and how many there may be; None leaves as it is.
+
+        Claimed members are left alone, also where there are more than `max_members` now.
+
+        Raises:
+            PoolNotFound, InvalidRequest.
+        """
+        return self._fleet.resize(namespace, pool, warm=warm, max_members=max_members)
 
     async def _take(self, pool: Pool, request: ClaimRequest) -> tuple[Member, Launch]:
         if (member := pool.take()) is not None:
-            self._stock.refill(pool)
+            self._stock.refill()
             return member, "warm"
         # `cold` waits in the same line: whoever waits has a sandbox started for the line.
         launch: Launch = "cold" if request.on_empty == "cold" else "warm"
         deadline = time.monotonic() + request.wait_seconds
-        while request.on_empty != "fail":
-            waiter = pool.join()
-            self._stock.refill(pool)
+        lost = False
+        while request.on_empty != "fail" and not self._closing and not pool.removed:
+            # One whose member died in the moment of its claim has waited long enough.
+            waiter = pool.join(first=lost)
+            self._stock.refill()
             member = await pool.wait(waiter, timeout=deadline - time.monotonic())
-            if member is None:
-                break
-            if member.alive:
+            if member is not None:
                 return member, launch
+            lost = waiter.done() and not waiter.cancelled()
+            if not lost:
+                break
         if self._closing:
             raise Draining
+        if pool.removed:
+            raise PoolNotFound
         detail = PoolExhausted.detail
         if pool.last_error is not None:
             detail += f" The last start failed: {pool.last_error}"
-        raise PoolExhausted(detail, retry_after=pool.retry_after())
-
-    def _bind(
-        self,
-        key: Key,
-        request: ClaimRequest,
-        pool: Pool,
-        member: Member,
-        launch: Launch,
-        *,
-        begun: float,
-    ) -> Claim:
-        lease = request.lease_seconds or pool.spec.lease_seconds
-        lease = min(lease, pool.spec.max_age_seconds)
-        now = datetime.now(UTC)
-        namespace, name = key
-        claim = Claim(
-            name=name,
-            namespace=namespace,
-            pool=pool.spec.name,
-            sandbox=member.id,
-            uid=member.uid,
-            launch=launch,
-            isolation=pool.isolation,
-            state="ready",
-            created_at=now,
-            expires_at=now + timedelta(seconds=lease),
-            labels=dict(request.labels),
-            timings={"wait": round((time.perf_counter() - begun) * 1000, 3)},
-        )
-        expiry = asyncio.get_running_loop().call_later(lease, self._drop, key)
-        self._claims[key] = _Held(claim, pool, member, expiry)
-        self._table[namespace, member.id] = member
-        return claim
-
-    def _drop(self, key: Key) -> asyncio.Task[None] | None:
-        """End a claim, by release, expiry or close; return the task that ends its sandbox."""
-        held = self._claims.pop(key, None)
-        if held is None:
-            return None
-        held.expiry.cancel()
-        if held.ending is None:
-            self._end_held(held)
-        held.claim.state = "ended"
-        return held.ending
-
-    def _end_held(self, held: _Held) -> None:
-        # First out of the table, so that nothing is sent to a sandbox that is dying.
-        self._table.pop((held.claim.namespace, held.member.id), None)
-        for endpoint in held.member.endpoints:
-            self._announce_gone(endpoint)
-        held.pool.claimed -= 1
-        held.ending = self._stock.end(held.pool, held.member)
+        raise PoolExhausted(detail, retry_after=pool.retry_after(slots=self._stock.slots))
 
     def _died(self, pool: Pool, member: Member, reason: str) -> None:
-        held = next((held for held in self._claims.values() if held.member is member), None)
         log.warning("registry.died", extra={"sandbox": member.id, "reason": reason})
-        if held is not None:
-            held.claim.state, held.claim.reason = "failed", reason
-            self._end_held(held)
+        if self._leases.fail(pool, member, reason):
             return
-        if member in pool.ready:
-            pool.ready.remove(member)
+        where = pool.lose(member)
+        if where == "ready":
             self._stock.pause(pool, reason)
-        else:  # handed over to a claim that has not woken up yet, and will find it dead
-            pool.claimed -= 1
-        self._stock.end(pool, member)
+        if where is not None:
+            self._stock.end(pool, member)
 
-    def _announce_gone(self, endpoint: Endpoint) -> None:
-        for gone in self._subscribers:
-            gone(endpoint)
+    def _keep(self, work: Coroutine[object, object, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))

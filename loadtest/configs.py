@@ -2,12 +2,13 @@
 
 from loadtest.stubs import PORT, address
 
-TOKEN = "bench-token-0123456789abcdef"
-"""What our own gateway asks for; the others ask for nothing."""
-
 _ENVOY = "type.googleapis.com/envoy.extensions.filters"
 
 ROUTING_FIELDS = ("X-Sandbox-ID", "X-Sandbox-Namespace", "X-Sandbox-Port", "X-Sandbox-Token")
+
+
+MANY = 1000
+"""Above this many sandboxes the kept connections are counted for all of them together."""
 
 
 def sandgate(sandboxes: int) -> str:
@@ -22,9 +23,10 @@ def sandgate(sandboxes: int) -> str:
 def nginx(port: int, sandboxes: int, *, keep_alive: bool) -> str:
     """Return nginx.conf: a group with kept connections for each sandbox, or an address."""
     hash_size = max(64, sandboxes * 4)
+    kept = 128 if sandboxes <= MANY else 8  # nginx makes room for all of them at its start
     if keep_alive:
         groups = "".join(
-            f"  upstream sb-{i} {{ server {address(i)}:{PORT}; keepalive 128;"
+            f"  upstream sb-{i} {{ server {address(i)}:{PORT}; keepalive {kept};"
             " keepalive_requests 10000000; }\n"
             for i in range(sandboxes)
         )
@@ -35,7 +37,7 @@ def nginx(port: int, sandboxes: int, *, keep_alive: bool) -> str:
     fields = "".join(f'      proxy_set_header {name} "";\n' for name in ROUTING_FIELDS)
     return (
         "worker_processes 1;\ndaemon off;\nmaster_process off;\npid nginx.pid;\n"
-        "error_log stderr crit;\nevents { worker_connections 8192; }\nhttp {\n"
+        "error_log stderr crit;\nevents { worker_connections 16384; }\nhttp {\n"
         "  access_log off;\n  client_body_temp_path body;\n  proxy_temp_path proxy;\n"
         "  fastcgi_temp_path fcgi;\n  uwsgi_temp_path uwsgi;\n  scgi_temp_path scgi;\n"
         f"  map_hash_max_size {hash_size};\n  map_hash_bucket_size 128;\n{groups}{route}"
@@ -44,6 +46,7 @@ def nginx(port: int, sandboxes: int, *, keep_alive: bool) -> str:
         "    client_max_body_size 0;\n    location / {\n"
         "      proxy_http_version 1.1;\n      proxy_request_buffering off;\n"
         "      proxy_buffer_size 64k;\n      proxy_buffers 8 64k;\n"
+        "      proxy_max_temp_file_size 0;\n"  # else it may write a download to the disk
         '      proxy_set_header Connection "";\n'
         f"{fields}      proxy_pass http://$to;\n    }}\n  }}\n}}\n"
     )
@@ -58,7 +61,11 @@ def _map(pattern: str | None, sandboxes: int) -> str:
 
 
 def haproxy(port: int, sandboxes: int) -> str:
-    """Return haproxy.cfg; without pool-low-conn it was seen to reconnect half the time."""
+    """Return haproxy.cfg.
+
+    Without pool-low-conn it was seen to reconnect half the time. The ratios let it keep more
+    than a quarter of its descriptors as idle connections, which many sandboxes need.
+    """
     fields = "".join(f"  http-request del-header {name}\n" for name in ROUTING_FIELDS)
     backends = "".join(
         f"backend sb-{i}\n  http-reuse always\n"
@@ -68,8 +75,10 @@ def haproxy(port: int, sandboxes: int) -> str:
     )
     return (
         "global\n  nbthread 1\n  maxconn 8000\n  tune.bufsize 65536\n"
+        "  tune.pool-low-fd-ratio 90\n  tune.pool-high-fd-ratio 95\n"
         "defaults\n  mode http\n  timeout connect 5s\n  timeout client 620s\n"
         "  timeout server 180s\n  option http-keep-alive\n"
+        "  option http-no-delay\n"  # else it holds back each piece of a stream
         f"frontend in\n  bind 127.0.0.1:{port} backlog 4096\n"
         f"  http-request set-var(txn.to) req.hdr(X-Sandbox-ID)\n{fields}"
         f"  use_backend %[var(txn.to)]\n{backends}"

@@ -16,10 +16,16 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from loadtest import configs
+from loadtest import configs, credentials
 from loadtest.processes import PROXY_CORE, read_line, running, unused_port, wait_for_port
 
 HERE = Path(__file__).parent
+
+BUILD_SECONDS = 300.0
+
+SANDGATE = "Sandgate"
+STARLETTE = "Starlette + httpx"
+SPLICE = "uvloop splice, no parsing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,9 @@ class Peer:
     version: tuple[str, ...] = ()
     """Arguments with which the program tells its version."""
     build: Callable[[str, Path], list[str]] | None = None
-    """What makes it, once."""
+    """What makes it, once in a run, in a folder that is then the `folder` of `arguments`."""
+    routes: bool = True
+    """Whether it reads requests at all."""
 
 
 PEERS = (
@@ -102,26 +110,25 @@ PEERS = (
         lambda _port, _count: {},
     ),
     Peer(
-        "Starlette + httpx",
+        STARLETTE,
         "python",
         lambda _, __, port: [sys.executable, "-m", "loadtest.peer_programs.httpx_proxy", str(port)],
         lambda _port, _count: {},
     ),
     Peer(
-        "uvloop splice, no parsing",
+        SPLICE,
         "python",
         lambda _, __, port: [sys.executable, "-m", "loadtest.peer_programs.splice", str(port)],
         lambda _port, _count: {},
+        routes=False,
     ),
 )
 """In the order of the table; the last is the floor of our own event loop."""
 
-SANDGATE = "Sandgate"
-
 
 @contextlib.contextmanager
-def serving(peer: Peer, sandboxes: int, log: Path) -> Iterator[tuple[int, int]]:
-    """Run a peer; yield its process id and port."""
+def serving(peer: Peer, workshop: Path, sandboxes: int) -> Iterator[tuple[int, int]]:
+    """Run a peer; yield its process id and port. `workshop` keeps what outlasts it."""
     program = find_program(peer)
     if program is None:
         raise RuntimeError(f"{peer.program} is not on this machine")
@@ -130,19 +137,30 @@ def serving(peer: Peer, sandboxes: int, log: Path) -> Iterator[tuple[int, int]]:
         folder = Path(name)
         for file, text in peer.files(port, sandboxes).items():
             (folder / file).write_text(text)
-        settings = {"GOMAXPROCS": "1", "GOCACHE": str(folder), "XDG_DATA_HOME": name, "HOME": name}
         if peer.build is not None:
-            with running(peer.build(program, folder), core=PROXY_CORE, settings=settings) as build:
-                if build.wait(timeout=300):
-                    raise RuntimeError(f"{peer.name} cannot be built")
+            folder = _build_once(peer, program, folder, workshop)
         command = peer.arguments(program, folder, port)
+        settings = {"GOMAXPROCS": "1", "XDG_DATA_HOME": name, "HOME": name}
+        log = workshop / "log"
         with running(command, core=PROXY_CORE, settings=settings, log=log) as process:
             wait_for_port(process, port)
             yield process.pid, port
 
 
+def _build_once(peer: Peer, program: str, source: Path, workshop: Path) -> Path:
+    built = workshop / peer.program
+    if not built.exists():
+        shutil.copytree(source, built)
+        settings = {"GOCACHE": str(workshop / "cache"), "GOPATH": str(workshop / "go")}
+        command = peer.build(program, built) if peer.build is not None else []
+        with running(command, core=PROXY_CORE, settings=settings) as build:
+            if build.wait(timeout=BUILD_SECONDS):
+                raise RuntimeError(f"{peer.name} cannot be built")
+    return built
+
+
 @contextlib.contextmanager
-def serving_sandgate(sandboxes: int, log: Path) -> Iterator[tuple[int, int]]:
+def serving_sandgate(workshop: Path, sandboxes: int) -> Iterator[tuple[int, int]]:
     """Run our gateway over static addresses; yield its process id and port."""
     with tempfile.TemporaryDirectory() as name:
         file = Path(name, "sandboxes.yaml")
@@ -151,9 +169,11 @@ def serving_sandgate(sandboxes: int, log: Path) -> Iterator[tuple[int, int]]:
             "SANDGATE_LISTEN": "127.0.0.1:0",
             "SANDGATE_METRICS_LISTEN": "127.0.0.1:0",
             "SANDGATE_REGISTRY": f"static:{file}",
-            "ROUTER_AUTH_TOKEN": configs.TOKEN,
+            "SANDGATE_DRAIN_DELAY": "0",
+            **credentials.build_settings(Path(name)),
         }
         command = [sys.executable, "-m", "sandgate_router", "up"]
+        log = workshop / "log"
         with running(command, core=PROXY_CORE, settings=settings, log=log) as process:
             line = read_line(process, "listening on ")
             yield process.pid, int(line.rsplit(":", 1)[1])
@@ -171,7 +191,10 @@ def find_program(peer: Peer) -> str | None:
 
 def versions() -> dict[str, str]:
     """Return what is measured, in whose version, as each program tells it."""
-    found = {name: metadata.version(name) for name in ("uvloop", "aiohttp", "httpx", "starlette")}
+    found = {
+        name: metadata.version(name)
+        for name in ("sandgate", "uvloop", "aiohttp", "httpx", "starlette")
+    }
     for peer in PEERS:
         program = find_program(peer)
         if program is not None and peer.version:

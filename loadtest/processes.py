@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -12,6 +13,12 @@ from pathlib import Path
 PROXY_CORE, LOAD_CORE = 0, 1
 
 START_SECONDS = 30.0
+
+CLIENT_SECONDS = 120.0
+"""Longest life of a client: a proxy that hangs must not hold the run."""
+
+ENOUGH_DESCRIPTORS = 65536
+"""More is not asked for: some programs keep a table as long as their limit."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -30,6 +37,25 @@ def resident_bytes(pid: int) -> int:
     """Return the resident memory of a process and its children."""
     pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in _family(pid))
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def proportional_bytes(pid: int) -> int:
+    """Return the memory of a process and its children; what is shared counts in part."""
+    kilobytes = 0
+    for one in _family(pid):
+        for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                kilobytes += int(line.split()[1])
+    return kilobytes * 1024
+
+
+def raise_descriptor_limit() -> int:
+    """Let the programs that are started open as many files as they need; return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = ENOUGH_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+    wanted = max(soft, min(allowed, ENOUGH_DESCRIPTORS))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 @contextlib.contextmanager
@@ -92,10 +118,13 @@ def unused_port() -> int:
         return port
 
 
-def run_program(*arguments: str, seconds: float, core: int = LOAD_CORE) -> str:
-    """Run one of our own modules to its end and return what it printed."""
+def run_program(*arguments: str, core: int = LOAD_CORE) -> str:
+    """Run one of our own modules to its end and return what it printed; raise RuntimeError."""
     with running([sys.executable, "-m", *arguments], core=core) as process:
-        output, _ = process.communicate(timeout=seconds * 10 + 60)
+        try:
+            output, _ = process.communicate(timeout=CLIENT_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"{arguments!r} came to no end") from error
     if process.returncode:
         raise RuntimeError(f"{arguments!r} ended with {process.returncode}")
     return output

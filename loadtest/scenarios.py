@@ -1,110 +1,175 @@
-"""What is measured: each function runs one proxy once and returns figures."""
+"""The work that is measured, by name: what is done, how often, and who cannot take part."""
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
-from loadtest.processes import (
-    LOAD_CORE,
-    cpu_seconds,
-    read_line,
-    resident_bytes,
-    run_program,
-    running,
+from loadtest.figures import Figures
+from loadtest.measure import (
+    BUSY_CONNECTIONS,
+    FEW_SANDBOXES,
+    Serve,
+    measure_bulk,
+    measure_idle,
+    measure_many,
+    measure_newcomers,
+    measure_requests,
+    measure_stream,
+    stub_sandboxes,
+)
+from loadtest.peers import SPLICE, STARLETTE
+from loadtest.report import PRIMARY
+
+BULK_MEGABYTES = 100
+BULK_TIMES = 5
+STREAM_PIECES = 10_000
+IDLE_CONNECTIONS = 1000
+MANY_SANDBOXES = 10_000
+NEWCOMERS = 200
+BURSTS = 5
+
+BESIDE_SECONDS = 2.0
+"""Longest load of what stands beside the primary tables, so that a whole run stays bearable."""
+
+MANY_DESCRIPTORS = MANY_SANDBOXES + 4096
+"""A proxy keeps a connection to each sandbox, beside those of its clients."""
+
+STUBS_IN_A_PROCESS = 5000
+"""Each takes two descriptors: it listens, and it has a connection."""
+
+NAMES = (
+    PRIMARY,
+    "identical",
+    "reconnect",
+    "download",
+    "upload",
+    "stream",
+    "idle",
+    "newcomers",
+    "many",
 )
 
-Serving = AbstractContextManager[tuple[int, int]]
-"""A proxy that runs while the context lasts: its process id and port."""
-
-WARM_UP_SECONDS = 1.0
-
-
-class WrongAnswer(Exception):
-    """A proxy answered wrongly, so that its figures would mean nothing."""
-
 
 @dataclass(frozen=True, slots=True)
-class Requests:
-    """Small requests over some connections."""
+class Scenario:
+    """Work for every proxy."""
 
-    cpu_ms: float
-    """CPU-milliseconds of the proxy for 1,000 requests."""
-    rate: float
-    p50_ms: float
-    p99_ms: float
-    resident_mb: float
+    name: str
+    title: str
+    note: str
+    measure: Callable[[Serve], Figures]
+    without: Sequence[str] = ()
+    """Proxies that cannot take part; the note says why."""
+    surroundings: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-@dataclass(frozen=True, slots=True)
-class Bulk:
-    """Large content over one connection."""
+def build_scenarios(
+    names: Sequence[str], *, connections: Sequence[int], seconds: float, sandboxes: int
+) -> list[Scenario]:
+    """Return the scenarios of these names, in the order of the report."""
+    every = [
+        *_build_small_requests(connections, seconds, sandboxes),
+        *_build_content(sandboxes),
+        *_build_crowds(sandboxes),
+        _build_many(seconds),
+    ]
+    return [scenario for scenario in every if scenario.name in names]
 
-    cpu_seconds_per_gb: float
-    mb_per_second: float
-    resident_mb: float
+
+def _build_small_requests(
+    connections: Sequence[int], seconds: float, sandboxes: int
+) -> list[Scenario]:
+    load = partial(measure_requests, sandboxes=sandboxes)
+    beside = partial(load, connections=BUSY_CONNECTIONS, seconds=min(seconds, BESIDE_SECONDS))
+    primary = [
+        Scenario(
+            PRIMARY,
+            f"{count} connection{'s' * (count > 1)}",
+            "Small POSTs, each with a credential, a new request id and a new trace context.",
+            partial(load, connections=count, seconds=seconds),
+        )
+        for count in connections
+    ]
+    return [
+        *primary,
+        Scenario(
+            "identical",
+            f"identical heads, {BUSY_CONNECTIONS} connections",
+            "Beside the primary tables, not one of them: all requests to a sandbox are the same"
+            " bytes, as no real client sends them.",
+            partial(beside, ways=("--identical",)),
+        ),
+        Scenario(
+            "reconnect",
+            f"a new connection for each request, {BUSY_CONNECTIONS} at once",
+            "The latencies are those from connecting to the whole answer.",
+            partial(beside, ways=("--reconnect",)),
+        ),
+    ]
+
+
+def _build_content(sandboxes: int) -> list[Scenario]:
+    bulk = partial(measure_bulk, megabytes=BULK_MEGABYTES, times=BULK_TIMES, sandboxes=sandboxes)
+    return [
+        *(
+            Scenario(
+                direction,
+                f"{direction} of {BULK_MEGABYTES} MB",
+                "One connection, as fast as it goes.",
+                partial(bulk, direction=direction),
+            )
+            for direction in ("download", "upload")
+        ),
+        Scenario(
+            "stream",
+            f"an event stream of {STREAM_PIECES:,} pieces",
+            "Each piece is sent when the one before it has reached the client, so none can be held"
+            " back and no two travel as one. The content is compared at the end.",
+            partial(measure_stream, pieces=STREAM_PIECES, sandboxes=sandboxes),
+        ),
+    ]
+
+
+def _build_crowds(sandboxes: int) -> list[Scenario]:
+    return [
+        Scenario(
+            "idle",
+            f"{IDLE_CONNECTIONS:,} idle client connections",
+            "By how much the proxy grows for each; every one was used once, and answers again"
+            " at the end. Left out: httpx, which takes half a minute over these requests.",
+            partial(measure_idle, connections=IDLE_CONNECTIONS, sandboxes=sandboxes),
+            without=(STARLETTE,),
+        ),
+        Scenario(
+            "newcomers",
+            f"{NEWCOMERS} newcomers while {BUSY_CONNECTIONS} connections keep the proxy busy",
+            f"From connecting to the whole first answer, over {BURSTS} bursts; the rate is that"
+            " of the others meanwhile. Left out: httpx, with which a burst takes a minute.",
+            partial(measure_newcomers, newcomers=NEWCOMERS, bursts=BURSTS, sandboxes=sandboxes),
+            without=(STARLETTE,),
+        ),
+    ]
+
+
+def _build_many(seconds: float) -> Scenario:
+    return Scenario(
+        "many",
+        f"{MANY_SANDBOXES:,} sandboxes, {BUSY_CONNECTIONS} connections",
+        f"The same load over {FEW_SANDBOXES} stands beside it. nginx looks through its static"
+        " groups one by one. Left out: the splice, which cannot choose a sandbox, and httpx,"
+        " which looks through all its connections for each request.",
+        partial(measure_many, sandboxes=MANY_SANDBOXES, seconds=min(seconds, BESIDE_SECONDS)),
+        without=(SPLICE, STARLETTE),
+        surroundings=_many_stubs,
+    )
 
 
 @contextmanager
-def stub_sandboxes(count: int) -> Iterator[None]:
-    """Run the stub sandboxes on the core of the load."""
-    command = [sys.executable, "-m", "loadtest.stubs", str(count)]
-    with running(command, core=LOAD_CORE) as process:
-        read_line(process, "ready")
+def _many_stubs() -> Iterator[None]:
+    """Run the stubs that are there for this one scenario."""
+    with ExitStack() as stack:
+        for first in range(FEW_SANDBOXES, MANY_SANDBOXES, STUBS_IN_A_PROCESS):
+            count = min(STUBS_IN_A_PROCESS, MANY_SANDBOXES - first)
+            stack.enter_context(stub_sandboxes(first, count))
         yield
-
-
-def measure_requests(
-    serving: Serving, *, connections: int, sandboxes: int, seconds: float
-) -> Requests:
-    """Run the load against one proxy; raise WrongAnswer."""
-    with serving as (pid, port):
-        _run_load(port, connections=connections, sandboxes=sandboxes, seconds=WARM_UP_SECONDS)
-        before = cpu_seconds(pid)
-        result = _run_load(port, connections=connections, sandboxes=sandboxes, seconds=seconds)
-        used = cpu_seconds(pid) - before
-        memory = resident_bytes(pid)
-    requests = result["requests"]
-    return Requests(
-        cpu_ms=1e6 * used / requests,
-        rate=requests / result["seconds"],
-        p50_ms=result["p50_ms"],
-        p99_ms=result["p99_ms"],
-        resident_mb=memory / 1e6,
-    )
-
-
-def measure_bulk(serving: Serving, *, direction: str, megabytes: int, times: int) -> Bulk:
-    """Move large content through one proxy; raise WrongAnswer."""
-    with serving as (pid, port):
-        arguments = ("loadtest.bulk", direction, "--port", str(port), "--megabytes", str(megabytes))
-        _run(*arguments, "--times", "1")
-        before = cpu_seconds(pid)
-        result = _run(*arguments, "--times", str(times))
-        used = cpu_seconds(pid) - before
-        memory = resident_bytes(pid)
-    return Bulk(
-        cpu_seconds_per_gb=used / result["bytes"] * 1e9,
-        mb_per_second=result["bytes"] / result["seconds"] / 1e6,
-        resident_mb=memory / 1e6,
-    )
-
-
-def _run_load(port: int, *, connections: int, sandboxes: int, seconds: float) -> dict[str, float]:
-    result = _run(
-        *("loadtest.load", "--port", str(port), "--connections", str(connections)),
-        *("--sandboxes", str(sandboxes), "--seconds", str(seconds)),
-        seconds=seconds,
-    )
-    if result["failed"]:
-        raise WrongAnswer(f"{result['failed']:.0f} of {result['requests']:.0f} requests failed")
-    return result
-
-
-def _run(*arguments: str, seconds: float = 60.0) -> dict[str, float]:
-    try:
-        result: dict[str, float] = json.loads(run_program(*arguments, seconds=seconds))
-    except RuntimeError as error:
-        raise WrongAnswer(str(error)) from error
-    return result

@@ -1,7 +1,10 @@
 """Stub sandboxes: many addresses, one process, each request answered at once.
 
 Run as a program it prints `ready` and serves until its standard input ends. A small POST gets
-a small answer, content of any size is taken and thrown away, and `GET /bytes/N` gives N bytes.
+a small answer, content of any size is taken and thrown away, `GET /bytes/N` gives N bytes,
+`GET /events/N` a stream of N events and `GET /whoami` the stub's address and the head it saw.
+An event is sent when the one before it has arrived: a connection that began with
+`GET /arrived` says so by one byte for each.
 """
 
 import asyncio
@@ -19,14 +22,35 @@ _FIELDS = (
 _CONTENT = b'{"stdout":"","stderr":"","exit_code":0}'
 ANSWER = _FIELDS % len(_CONTENT) + _CONTENT
 
+# An X-Accel-Buffering that says no is what servers of event streams send for nginx's sake.
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ndate: Mon, 30 Nov 2026 12:00:00 GMT\r\n"
+    b"content-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+EVENT_END = b"\n\n"
+
 
 def address(index: int) -> str:
     """Return the loopback address of a stub: all of 127.0.0.0/8 can be bound on Linux."""
     return f"127.{1 + index // 62_500}.{index // 250 % 250}.{index % 250 + 1}"
 
 
+def build_event(index: int) -> bytes:
+    """Return one event, about as long as a few words of a command's output."""
+    return b'id: %d\nevent: stdout\ndata: {"data": "aGVsbG8gd29ybGQK"}%b' % (index, EVENT_END)
+
+
+def build_events(count: int) -> bytes:
+    """Return the content of a whole stream."""
+    return b"".join(map(build_event, range(count)))
+
+
 class Stub(asyncio.Protocol):
     """Answers requests; it trusts the proxy's framing, which tests check elsewhere."""
+
+    stream: "Stub | None" = None
+    """The one that sends events; there is one stream at a time."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -35,6 +59,8 @@ class Stub(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._transport: asyncio.Transport
         self._sending: asyncio.Task[None] | None = None
+        self._next_event, self._events = 0, 0
+        self._tells_arrivals = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport of the event loop."""
@@ -44,6 +70,10 @@ class Stub(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Answer every request that is whole by now."""
         while data:
+            if self._tells_arrivals:
+                if Stub.stream is not None:
+                    Stub.stream.send_events(len(data))
+                return
             if self._missing:
                 taken = min(self._missing, len(data))
                 self._missing -= taken
@@ -73,10 +103,34 @@ class Stub(asyncio.Protocol):
         if self._sending is not None:
             self._sending.cancel()
 
+    def send_events(self, count: int) -> None:
+        """Send the next events of the stream, each as a chunk, and the end behind the last."""
+        for index in range(self._next_event, min(self._next_event + count, self._events)):
+            event = build_event(index)
+            self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+        self._next_event += count
+        if self._next_event > self._events:
+            self._transport.write(b"0\r\n\r\n")
+            Stub.stream = None
+
     def _begin(self, head: bytes) -> None:
         if head.startswith(b"GET /bytes/"):
             size = int(head[len(b"GET /bytes/") :].split(b" ", 1)[0])
             self._sending = asyncio.get_running_loop().create_task(self._send(size))
+            return
+        if head.startswith(b"GET /events/"):
+            self._next_event, self._events = 0, int(head[len(b"GET /events/") :].split(b" ", 1)[0])
+            Stub.stream = self
+            self._transport.write(_STREAM_HEAD)
+            self.send_events(1)
+            return
+        if head.startswith(b"GET /arrived "):
+            self._tells_arrivals = True
+            return
+        if head.startswith(b"GET /whoami"):
+            own: str = self._transport.get_extra_info("sockname")[0]
+            content = own.encode() + b"\n" + head
+            self._transport.write(_FIELDS % len(content) + content)
             return
         _, found, rest = head.lower().partition(b"content-length: ")
         self._missing = int(rest.split(b"\r\n", 1)[0]) if found else 0
@@ -91,9 +145,9 @@ class Stub(asyncio.Protocol):
             size -= min(size, len(PIECE))
 
 
-async def _serve(count: int) -> None:
+async def _serve(first: int, count: int) -> None:
     loop = asyncio.get_running_loop()
-    for index in range(count):
+    for index in range(first, first + count):
         await loop.create_server(Stub, address(index), PORT, backlog=1024)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -101,4 +155,4 @@ async def _serve(count: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(int(sys.argv[1])))
+    uvloop.run(_serve(int(sys.argv[1]), int(sys.argv[2])))

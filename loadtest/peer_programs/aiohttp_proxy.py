@@ -50,4 +50,6 @@ async def build() -> web.Application:
 
 if __name__ == "__main__":
     uvloop.install()
-    web.run_app(build(), host="127.0.0.1", port=int(sys.argv[1]), access_log=None, print=None)
+    # The stock backlog of 128 lets newcomers wait for a second until they knock again.
+    port = int(sys.argv[1])
+    web.run_app(build(), host="127.0.0.1", port=port, access_log=None, print=None, backlog=4096)

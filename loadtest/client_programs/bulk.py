@@ -8,18 +8,14 @@ import json
 import socket
 import time
 
-from loadtest.configs import TOKEN
+from loadtest.messages import build_fields
 
 PIECE = bytes(256 * 1024)
-FIELDS = (
-    f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\nX-Sandbox-ID: sb-0\r\n"
-    "X-Sandbox-Namespace: default\r\nX-Sandbox-Port: 8888\r\n"
-)
 
 
 def download(connection: socket.socket, size: int) -> None:
     """Read `size` bytes of content; end the program when they do not come."""
-    connection.sendall(f"GET /bytes/{size} HTTP/1.1\r\n{FIELDS}\r\n".encode())
+    connection.sendall(b"GET /bytes/%d HTTP/1.1\r\n%b\r\n" % (size, build_fields(0)))
     buffer = bytearray(1024 * 1024)
     head = b""
     while b"\r\n\r\n" not in head:
@@ -36,7 +32,8 @@ def download(connection: socket.socket, size: int) -> None:
 
 def upload(connection: socket.socket, size: int) -> None:
     """Write `size` bytes of content; end the program when they are refused."""
-    connection.sendall(f"PUT /x HTTP/1.1\r\n{FIELDS}Content-Length: {size}\r\n\r\n".encode())
+    head = b"PUT /x HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (build_fields(0), size)
+    connection.sendall(head)
     left = size
     while left:
         connection.sendall(PIECE[:left])

@@ -130,9 +130,7 @@ def build_request_head(
     dropped = _choose_dropped(head, peer, secret)
     if not keep_origin:
         dropped = dropped | {b"origin"}
-    lines = [
-        line for (name, _), line in zip(head.fields, head.lines, strict=True) if name not in dropped
-    ]
+    lines = _choose_lines(head, dropped)
     if head.aliases:
         lines = _without_aliases(lines, head, dropped)
     if peer.trusted:
@@ -169,9 +167,7 @@ def build_response_head(
     dropped: AbstractSet[bytes] = _NEVER_TO_CLIENT
     if head.connection and not head.connection <= _PLAIN_OPTIONS:
         dropped = dropped | head.connection
-    lines = [
-        line for (name, _), line in zip(head.fields, head.lines, strict=True) if name not in dropped
-    ]
+    lines = _choose_lines(head, dropped)
     if b"date" not in head.values:
         lines.append(b"Date: " + date())
     lines.append(framing + connection + b"\r\n")
@@ -182,11 +178,18 @@ def build_interim_head(head: ResponseHead, *, switch: bytes = b"") -> bytes:
     """Return a 1xx head for the client (RFC 9110 section 15.2); it never frames content."""
     dropped = _NEVER_TO_CLIENT | head.connection
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
-    lines += [
-        line for (name, _), line in zip(head.fields, head.lines, strict=True) if name not in dropped
-    ]
+    lines += _choose_lines(head, dropped)
     lines.append(switch + b"\r\n")
     return b"\r\n".join(lines)
+
+
+def _choose_lines(head: RequestHead | ResponseHead, dropped: AbstractSet[bytes]) -> list[bytes]:
+    """Return the lines of the fields whose names are not `dropped`."""
+    values, lines = head.values, head.lines
+    if len(values) == len(lines):  # no name comes twice, so the names stand as the lines do
+        return [line for name, line in zip(values, lines, strict=False) if name not in dropped]
+    fields = zip(head.fields, lines, strict=True)
+    return [line for (name, _), line in fields if name not in dropped]
 
 
 _PLAIN_OPTIONS = frozenset({b"close", b"keep-alive"})

@@ -30,7 +30,6 @@ from sandgate_router.errors import (
 )
 from sandgate_router.fields import Peer, build_request_head, refuse_loop
 from sandgate_router.head import RequestHead
-
 from sandgate_router.registry.base import Endpoint
 from sandgate_router.relay import Relay
 from sandgate_router.response import ResponseReader

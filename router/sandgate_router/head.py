@@ -196,7 +196,9 @@ def parse_request_head(raw: bytes) -> RequestHead:
             raise BadRequest
     length = None
     if b"content-length" in values:
-        length = _parse_length(values, repeated, BadRequest)
+        length = _parse_length(values[b"content-length"])
+        if length is None or b"content-length" in repeated:
+            raise BadRequest
     chunked = b"transfer-encoding" in values
     head = RequestHead(
         method,
@@ -251,7 +253,9 @@ def parse_response_head(raw: bytes) -> ResponseHead:
         raise BadUpstreamResponse
     length = None
     if b"content-length" in values:
-        length = _parse_length(values, repeated, BadUpstreamResponse)
+        length = _parse_length(values[b"content-length"])
+        if length is None or b"content-length" in repeated:
+            raise BadUpstreamResponse
         if chunked:
             # RFC 9112 section 6.3: Transfer-Encoding overrides; such a peer is not trusted again.
             length, keep_alive = None, False
@@ -349,17 +353,15 @@ def _parse_options(value: bytes) -> AbstractSet[bytes] | None:
     return options if all(_NAME.fullmatch(option) for option in options) else None
 
 
-def _parse_length(
-    values: dict[bytes, bytes], repeated: AbstractSet[bytes], error: type[GatewayError]
-) -> int:
-    value = values[b"content-length"]
+@functools.lru_cache(maxsize=1024)
+def _parse_length(value: bytes) -> int | None:
+    """Return Content-Length; None where it is not one number in plain digits."""
     if (
-        b"content-length" in repeated
-        or not value.isdigit()  # of bytes: ASCII alone
+        not value.isdigit()  # of bytes: ASCII alone
         or len(value) > MAX_LENGTH_DIGITS
         or (value[0] == 0x30 and len(value) > 1)  # octal readers exist
     ):
-        raise error
+        return None
     return int(value)
 
 

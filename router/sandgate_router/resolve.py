@@ -109,8 +109,9 @@ class Resolver:
         return endpoint
 
 
-def _check_generation(endpoint: Endpoint, *wanted: str | None) -> None:
+def _check_generation(endpoint: Endpoint, wanted: str | None, allowed: str | None) -> None:
+    """Raise SandboxReplaced where the client wants, or may reach, another generation."""
     # Where the registry knows no UID, what the client believes cannot be checked (design: dns).
-    for uid in wanted:
-        if uid is not None and endpoint.uid is not None and endpoint.uid != uid:
-            raise SandboxReplaced
+    uid = endpoint.uid
+    if uid is not None and (wanted not in (None, uid) or allowed not in (None, uid)):
+        raise SandboxReplaced

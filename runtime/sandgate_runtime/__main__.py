@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from sandgate_runtime import linux
 from sandgate_runtime.config import BadSettings, Config
+from sandgate_runtime.slim import defer_package
 
 USAGE_ERROR = 2
 """Wrong arguments or settings; nothing was opened."""
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
 
     # Loaded only now: a wrong setting is told at once, and the parent's death is noticed early.
+    defer_package("uvicorn", {"Config": "uvicorn.config", "Server": "uvicorn.server"})
     from sandgate_runtime.server import Listeners, listen, serve
 
     http, relay = sockets

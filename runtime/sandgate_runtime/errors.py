@@ -21,9 +21,13 @@ class Refusal(Exception):
         self.path = path
         """The path that the request named, as it was sent; None where none is at fault."""
 
-    def body(self) -> dict[str, str]:
+    def body(self) -> dict[str, object]:
         """Return the members of the answer."""
-        body = {"code": self.code, "message": self.message, "reason": self.reason}
+        body: dict[str, object] = {
+            "code": self.code,
+            "message": self.message,
+            "reason": self.reason,
+        }
         if self.path is not None:
             body["path"] = self.path
         return body
@@ -65,6 +69,50 @@ class NotFound(Refusal):
     status, code, reason = 404, "NOT_FOUND", "not_found"
 
 
+class ProcessNotFound(Refusal):
+    """No process has this id, or it was forgotten."""
+
+    status, code, reason = 404, "NOT_FOUND", "process_not_found"
+
+
+class ProcessEnded(Refusal):
+    """The process has ended, so it can be told nothing any more."""
+
+    status, code, reason = 409, "FAILED_PRECONDITION", "process_ended"
+
+
+class NoTerminal(Refusal):
+    """The process was started without a terminal."""
+
+    status, code, reason = 409, "FAILED_PRECONDITION", "no_terminal"
+
+
+class StdinClosed(Refusal):
+    """The process takes no input, or has got the end of it."""
+
+    status, code, reason = 409, "FAILED_PRECONDITION", "stdin_closed"
+
+
+class OutcomeUnknown(Refusal):
+    """The key was used for a process that this runtime no longer knows: it may have run."""
+
+    status, code, reason = 409, "CONFLICT", "outcome_unknown"
+
+
+class OutOfWindow(Refusal):
+    """The events that were asked for are not kept any more."""
+
+    status, code, reason = 410, "OUT_OF_RANGE", "events_gone"
+
+    def __init__(self, message: str, *, first_id: int) -> None:
+        super().__init__(message)
+        self.first_id = first_id
+
+    def body(self) -> dict[str, object]:
+        """Return the members of the answer, with the first event that is left."""
+        return {**super().body(), "first_id": self.first_id}
+
+
 class ContentTooLarge(Refusal):
     """The body is above its limit."""
 
@@ -101,10 +149,28 @@ class BadWorkingDirectory(InvalidRequest):
     reason = "invalid_cwd"
 
 
+class IdempotencyKeyReused(InvalidRequest):
+    """The key came with another request before."""
+
+    reason = "idempotency_key_reused"
+
+
 class ProcessLimit(Refusal):
     """The sandbox has as many processes as it may have."""
 
     status, code, reason = 429, "RESOURCE_EXHAUSTED", "process_limit"
+
+
+class TooManyRequests(Refusal):
+    """The runtime serves as many requests as it may."""
+
+    status, code, reason = 429, "RESOURCE_EXHAUSTED", "too_many_requests"
+
+
+class StateUnavailable(Refusal):
+    """The state directory cannot be written, so a command that must run once does not run."""
+
+    status, code, reason = 503, "UNAVAILABLE", "state_unavailable"
 
 
 class ShuttingDown(Refusal):

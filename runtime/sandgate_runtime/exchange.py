@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from sandgate_runtime.errors import ContentTooLarge, MalformedJson, UnsupportedMediaType
-from sandgate_runtime.limits import MAX_JSON_BYTES
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -18,20 +17,34 @@ def json_answer(content: object, *, status: int = 200) -> Response:
     return Response(json.dumps(content), status_code=status, media_type="application/json")
 
 
-async def read_json(request: "Request") -> object:
-    """Return the decoded body; raise UnsupportedMediaType, ContentTooLarge or MalformedJson.
+def media_type_of(request: "Request") -> str:
+    """Return what the body is said to be, in lower case and without parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_json(request: "Request", *, maximum: int) -> object:
+    """Return the decoded body; raise UnsupportedMediaType, ContentTooLarge or MalformedJson."""
+    return parse_json(await read_body(request, maximum=maximum))
+
+
+async def read_body(request: "Request", *, maximum: int) -> bytes:
+    """Return the bytes of a JSON body; raise UnsupportedMediaType or ContentTooLarge.
 
     The type is asked for because a web page can send text/plain anywhere without permission, and
     `application/json` only after a preflight that is refused here.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
+    if media_type_of(request) != "application/json":
         raise UnsupportedMediaType("send the body as Content-Type: application/json")
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_JSON_BYTES:
-            raise ContentTooLarge(f"the body is longer than {MAX_JSON_BYTES} bytes")
+        if len(body) > maximum:
+            raise ContentTooLarge(f"the body is longer than {maximum} bytes")
+    return bytes(body)
+
+
+def parse_json(body: bytes) -> object:
+    """Return what the bytes spell; raise MalformedJson."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

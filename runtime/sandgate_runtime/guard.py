@@ -11,7 +11,7 @@ of another origin, but its request would have run by then. Browsers put `Origin`
 from typing import TYPE_CHECKING
 
 from sandgate_runtime.config import Config
-from sandgate_runtime.errors import BrowserRefused, Refusal, SandboxReplaced
+from sandgate_runtime.errors import BrowserRefused, Refusal, SandboxReplaced, TooManyRequests
 from sandgate_runtime.exchange import json_answer
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 EXPECT_NAME = b"x-sandbox-expect-name"
 EXPECT_UID = b"x-sandbox-expect-uid"
+
+HEALTH_PATHS = frozenset({"/", "/v1/health"})
 
 
 def check_sender(
@@ -53,14 +55,31 @@ class Guard:
     def __init__(self, app: "ASGIApp", *, config: Config) -> None:
         self._app = app
         self._config = config
+        self._serving = 0
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Pass the request on, or refuse it unread."""
-        if scope["type"] == "http":
-            refusal = check_sender(
-                scope["headers"], name=self._config.sandbox_name, uid=self._config.sandbox_uid
-            )
-            if refusal is not None:
-                await json_answer(refusal.body(), status=refusal.status)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        refusal = self._check(scope)
+        if refusal is not None:
+            # Starlette sends it in place of the upgrade where a WebSocket was asked for.
+            await json_answer(refusal.body(), status=refusal.status)(scope, receive, send)
+            return
+        self._serving += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._serving -= 1
+
+    def _check(self, scope: "Scope") -> Refusal | None:
+        name, uid = self._config.sandbox_name, self._config.sandbox_uid
+        refusal = check_sender(scope["headers"], name=name, uid=uid)
+        # Health must answer however busy the sandbox is, else it would be taken for dead.
+        if refusal is not None or scope["path"] in HEALTH_PATHS:
+            return refusal
+        maximum = self._config.max_requests
+        if self._serving >= maximum:
+            return TooManyRequests(f"{maximum} requests are served already, which is the most")
+        return None

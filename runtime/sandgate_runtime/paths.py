@@ -6,11 +6,12 @@ Absolute ones depend on who owns the file system:
 - **Isolated**, all of it belongs to the sandbox: an absolute path means what it says, so that
   `/home/user/run.py` is the same file to an upload and to `python3 /home/user/run.py`.
 - **Un-isolated**, the file system is the host's: the leading slash is dropped, and nothing
-  outside the base directory is reached, through symbolic links neither.
+  outside the base directory is reached, through symbolic links neither. An absolute path at or
+  below the base directory, as a command there prints it, means itself.
 
-The legacy routes have one more rule, because the clients they are for drop the leading slash
-before they send a path (`/home/user/run.py` arrives as `home/user/run.py`). In an isolated
-sandbox a path without one names, in this order:
+The legacy routes differ, because the clients they are for drop the leading slash before they
+send a path (`/home/user/run.py` arrives as `home/user/run.py`). Un-isolated they always start at
+the base directory. In an isolated sandbox a path without a slash names, in this order:
 
 1. what exists there, seen from the base directory;
 2. the absolute path, if that lies at or below the base directory or below `/tmp`, and the base
@@ -72,19 +73,41 @@ class PathRules:
     def resolve(self, path: str) -> Place:
         """Return the place that a path names; raise BadPath or AccessDenied."""
         _check_spelling(path)
-        if self.isolated:
-            return _place("/", os.path.realpath(posixpath.join(self.base, path)))
-        real = os.path.realpath(posixpath.join(self.base, path.lstrip("/")))
-        if not _is_at_or_below(real, self.base):
-            raise AccessDenied("Access denied", path=path)
-        return _place(self.base, real)
+        return self._confine(os.path.realpath(self._absolute(path)), path)
+
+    def resolve_entry(self, path: str) -> Place:
+        """Return the place of the name itself: where that is a link, not what it leads to."""
+        _check_spelling(path)
+        parent, name = posixpath.split(self._absolute(path).rstrip("/"))
+        if name in {"", ".", ".."}:
+            return self.resolve(path)
+        return self._confine(posixpath.join(os.path.realpath(parent), name), path)
 
     def resolve_legacy(self, path: str, *, writing: bool) -> Place:
         """Return the place that a path of a legacy route names."""
         _check_spelling(path)
-        if self.isolated and path and not path.startswith("/"):
+        if not self.isolated:
+            real = os.path.realpath(posixpath.join(self.base, path.lstrip("/")))
+            return self._confine(real, path)
+        if path and not path.startswith("/"):
             path = self._restore_slash(path, writing=writing)
         return self.resolve(path)
+
+    def spell(self, place: Place) -> str:
+        """Return the absolute path under which a client reaches a place."""
+        return place.path if self.isolated else posixpath.join("/", *place.parts)
+
+    def _absolute(self, path: str) -> str:
+        if self.isolated or _is_at_or_below(posixpath.normpath(path), self.base):
+            return posixpath.join(self.base, path)
+        return posixpath.join(self.base, path.lstrip("/"))
+
+    def _confine(self, real: str, path: str) -> Place:
+        if self.isolated:
+            return _place("/", real)
+        if not _is_at_or_below(real, self.base):
+            raise AccessDenied("Access denied", path=path)
+        return _place(self.base, real)
 
     def _restore_slash(self, path: str, *, writing: bool) -> str:
         if os.path.lexists(posixpath.join(self.base, path)):

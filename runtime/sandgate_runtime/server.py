@@ -13,19 +13,25 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-import uvicorn
 import uvloop
+from uvicorn.config import Config as ServerConfig
+from uvicorn.server import Server
 
 from sandgate_runtime.app import build_app
 from sandgate_runtime.config import Config
-from sandgate_runtime.limits import limit_processes
+from sandgate_runtime.limits import limit_processes, raise_open_files
 from sandgate_runtime.processes.engine import Engine
+from sandgate_runtime.processes.journal import Journal
+from sandgate_runtime.processes.keys import Keys
+from sandgate_runtime.processes.runs import Runs
 from sandgate_runtime.relay import PortRelay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from starlette.types import ASGIApp
 
 KEEP_ALIVE_SECONDS = 75
 """Idle connections live this long; advertised, so that a gateway lets go first. nginx: 75."""
@@ -37,6 +43,12 @@ SHUTDOWN_SECONDS = 2
 """For answers that are on their way when the runtime is told to stop."""
 
 BACKLOG = 512
+
+MAX_FRAME_BYTES = 1024 * 1024
+"""Largest message of a terminal's client: more than anybody pastes."""
+
+CANNOT_KEEP_STATE = 1
+"""The state directory cannot be used; without it a command could run twice."""
 
 WORKER_THREADS = 4
 """For the disk. Started at once: under a fork bomb no thread could be started any more."""
@@ -59,31 +71,41 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(config: Config, listeners: Listeners, *, environ: "Mapping[str, str]") -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
+    keys = Keys(None if config.state_directory is None else Journal(config.state_directory))
+    try:
+        keys.load()
+    except OSError as error:
+        sys.stderr.write(f"sandgate runtime: SANDGATE_STATE_DIR: {error}\n")
+        return CANNOT_KEEP_STATE
     stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.ask())
     limit_processes(config.max_processes)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, listeners, stop, environ=environ))
+        runner.run(_serve(config, listeners, keys, stop, environ=environ))
+    keys.close()
     return 0
 
 
 async def _serve(
-    config: Config, listeners: Listeners, stop: "_Stop", *, environ: "Mapping[str, str]"
+    config: Config, listeners: Listeners, keys: Keys, stop: "_Stop", *, environ: "Mapping[str, str]"
 ) -> None:
     _start_workers()
-    engine = Engine(config, environ=environ)
+    engine = Engine(config, environ=environ, usual_open_files=raise_open_files())
     engine.start()
+    runs = Runs(engine, config)
     relay = PortRelay()
     if listeners.relay is not None:
         await relay.start(listeners.relay)
-    server = _Server(_configure(config, engine), engine)
+    app = build_app(config, engine, runs, keys, environ=environ)
+    server = _Server(_configure(app), engine)
     stop.end(server)
     try:
         await server.serve(sockets=[listeners.http])
     finally:
         await relay.close()
         await engine.close()
+        await runs.close()
 
 
 def _start_workers() -> None:
@@ -94,11 +116,13 @@ def _start_workers() -> None:
     asyncio.get_running_loop().set_default_executor(workers)
 
 
-def _configure(config: Config, engine: Engine) -> uvicorn.Config:
-    return uvicorn.Config(
-        build_app(config, engine),
+def _configure(app: "ASGIApp") -> ServerConfig:
+    return ServerConfig(
+        app,
         http="h11",
-        ws="none",
+        ws=cast("type[asyncio.Protocol]", _open_websocket),
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,  # keystrokes and screens are small; a compressor is not
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -111,6 +135,16 @@ def _configure(config: Config, engine: Engine) -> uvicorn.Config:
     )
 
 
+def _open_websocket(**arguments: Any) -> asyncio.Protocol:
+    """Return uvicorn's protocol for one connection.
+
+    Loaded with the first terminal: 1.5 MB that most sandboxes never need.
+    """
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    return WebSocketsSansIOProtocol(**arguments)
+
+
 class _Stop:
     """Remembers a signal that comes before there is a server to stop.
 
@@ -119,7 +153,7 @@ class _Stop:
 
     def __init__(self) -> None:
         self._asked = False
-        self._server: uvicorn.Server | None = None
+        self._server: Server | None = None
 
     def ask(self) -> None:
         """Stop the server, or the one to come."""
@@ -127,16 +161,16 @@ class _Stop:
         if self._server is not None:
             self._server.should_exit = True
 
-    def end(self, server: uvicorn.Server) -> None:
+    def end(self, server: Server) -> None:
         """Stop this server when asked, at once if that has happened."""
         self._server = server
         server.should_exit = self._asked
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """uvicorn, with a ready line at the start and a kill at the end."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+    def __init__(self, config: ServerConfig, engine: Engine) -> None:
         super().__init__(config)
         self._engine = engine
 

@@ -104,10 +104,12 @@ def test_output_that_is_not_utf_8_is_kept_with_the_true_exit_code(runtime: Runti
         ({"command": "true", "timeout_seconds": -1}, ["body", "timeout_seconds"]),
         ({"command": "true", "timeout_seconds": True}, ["body", "timeout_seconds"]),
         ({"command": "true", "timeout_seconds": "60"}, ["body", "timeout_seconds"]),
-        ({"command": "true", "shell": True}, ["body", "shell"]),
-        ({"command": "true", "env": {"A": "b"}}, ["body", "env"]),
-        ({"command": "true", "cwd": "/"}, ["body", "cwd"]),
-        ({"command": "true", "stdin_b64": ""}, ["body", "stdin_b64"]),
+        ({"command": "true", "shell": "bash"}, ["body", "shell"]),
+        ({"command": "true", "env": {"A=": "b"}}, ["body", "env"]),
+        ({"command": "true", "env": {"A": 1}}, ["body", "env"]),
+        ({"command": "true", "cwd": "nosuch"}, ["body", "cwd"]),
+        ({"command": "true", "cwd": "../.."}, ["body", "cwd"]),
+        ({"command": "true", "stdin_b64": "a"}, ["body", "stdin_b64"]),
     ],
 )
 def test_a_wrong_body_is_422_and_says_where(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from support.runtime_server import RuntimeServer
 
 from sandgate_runtime import errors
@@ -13,6 +13,8 @@ from sandgate_runtime.app import build_app
 from sandgate_runtime.config import Config
 from sandgate_runtime.guard import Guard
 from sandgate_runtime.processes.engine import Engine
+from sandgate_runtime.processes.keys import Keys
+from sandgate_runtime.processes.runs import Runs
 
 DOCUMENT = Path(__file__).parents[2] / "runtime" / "openapi.yaml"
 
@@ -24,7 +26,8 @@ def description() -> Any:
 
 async def test_every_route_is_described_and_no_other(description: Any, tmp_path: Path) -> None:
     config = Config(base_directory=str(tmp_path))
-    guarded = build_app(config, Engine(config, environ={}))
+    engine = Engine(config, environ={})
+    guarded = build_app(config, engine, Runs(engine, config), Keys())
     assert isinstance(guarded, Guard)
     app: Any = guarded._app
     served = {
@@ -33,6 +36,8 @@ async def test_every_route_is_described_and_no_other(description: Any, tmp_path:
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
     }
+    # A WebSocket begins with a GET (RFC 6455 section 4.1).
+    served |= {(route.path, "get") for route in app.routes if isinstance(route, WebSocketRoute)}
     described = {
         (path, method)
         for path, item in description["paths"].items()

@@ -123,3 +123,41 @@ def test_un_isolated_no_slash_is_ever_restored(base: Path) -> None:
 
 def test_only_the_legacy_routes_restore_slashes(base: Path) -> None:
     assert PathRules(str(base), isolated=True).resolve("tmp/x").path == str(base / "tmp/x")
+
+
+def test_un_isolated_an_absolute_path_below_the_base_means_itself(base: Path) -> None:
+    rules = PathRules(str(base), isolated=False)
+    assert rules.resolve(str(base / "run.py")).path == str(base / "run.py")
+    assert rules.resolve(f"{base}/x/../run.py").path == str(base / "run.py")
+    assert rules.resolve(str(base)).path == str(base)
+    assert rules.resolve(f"{base}2/x").path == f"{base}{base}2/x"
+    assert rules.resolve(f"{base}/../x").path == str(base) + str(base.parent / "x")
+
+
+def test_the_legacy_routes_re_root_every_absolute_path(base: Path) -> None:
+    place = PathRules(str(base), isolated=False).resolve_legacy(str(base / "x"), writing=True)
+    assert place.path == str(base) + str(base / "x")
+
+
+def test_an_entry_is_the_link_itself(base: Path) -> None:
+    (base / "d").mkdir()
+    (base / "l").symlink_to("/etc")
+    (base / "m").symlink_to("d")
+    rules = PathRules(str(base), isolated=False)
+    assert rules.resolve_entry("l").path == str(base / "l")
+    assert rules.resolve_entry("m/").path == str(base / "m")
+    assert rules.resolve_entry("m/x").path == str(base / "d" / "x")
+    assert rules.resolve_entry("").path == str(base)
+    assert rules.resolve_entry("d/.").path == str(base / "d")
+    for path in ("l/passwd", "..", "d/../.."):
+        with pytest.raises(AccessDenied):
+            rules.resolve_entry(path)
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_place_is_spelled_as_a_client_reaches_it(base: Path, isolated: bool) -> None:
+    rules = PathRules(str(base), isolated=isolated)
+    for path in ("a/b", ""):
+        place = rules.resolve(path)
+        assert rules.resolve(rules.spell(place)) == place
+    assert rules.spell(rules.resolve("a")) == (f"{base}/a" if isolated else "/a")

@@ -1,14 +1,13 @@
 """`POST /v1/processes` as a live event stream."""
 
-import base64
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from support.process_events import ACCEPT, ending, output, read_events, run
 from support.runtime_server import (
     RuntimeServer,
     is_alive,
@@ -16,52 +15,6 @@ from support.runtime_server import (
     read_pid,
     wait_until,
 )
-
-ACCEPT = {"Accept": "text/event-stream"}
-
-
-class Event:
-    def __init__(self, text: str) -> None:
-        lines = dict(line.split(": ", 1) for line in text.splitlines())
-        self.id = int(lines["id"])
-        self.name = lines["event"]
-        self.content = json.loads(lines["data"])
-
-    @property
-    def data(self) -> bytes:
-        return base64.b64decode(self.content["data"], validate=True)
-
-
-def read_events(answer: httpx.Response) -> Iterator[Event]:
-    buffer = ""
-    for piece in answer.iter_text():
-        buffer += piece
-        while "\n\n" in buffer:
-            text, buffer = buffer.split("\n\n", 1)
-            if not text.startswith(":"):
-                yield Event(text)
-    assert buffer == ""
-
-
-def run(runtime: RuntimeServer, **body: object) -> list[Event]:
-    with runtime.client.stream("POST", "/v1/processes", json=body, headers=ACCEPT) as answer:
-        assert answer.status_code == 200, answer.read()
-        assert answer.headers["content-type"] == "text/event-stream"
-        events = list(read_events(answer))
-    assert [event.id for event in events] == list(range(1, len(events) + 1))
-    assert [event.name for event in events].count("exit") == 1
-    assert (events[0].name, events[-1].name) == ("started", "exit")
-    return events
-
-
-def output(events: list[Event], name: str) -> bytes:
-    return b"".join(event.data for event in events if event.name == name)
-
-
-def ending(events: list[Event]) -> tuple[object, object, object]:
-    content = events[-1].content
-    assert content["truncated"] == {"stdout": 0, "stderr": 0}
-    return content["exit_code"], content["signal"], content["reason"]
 
 
 def test_bytes_arrive_exactly_and_the_end_is_told(runtime: RuntimeServer) -> None:
@@ -172,7 +125,20 @@ def test_a_long_script_goes_by_file(runtime: RuntimeServer) -> None:
         ({"shell": "touch ran", "timeout": "1"}, "timeout"),
         ({"shell": "touch ran", "timeout": True}, "timeout"),
         ({"shell": "touch ran", "pty": {}}, "pty"),
-        ({"shell": "touch ran", "detach": True}, "detach"),
+        ({"shell": "touch ran", "pty": {"cols": 80}}, "pty"),
+        ({"shell": "touch ran", "pty": {"cols": 0, "rows": 24}}, "cols"),
+        ({"shell": "touch ran", "pty": {"cols": 80, "rows": 65536}}, "rows"),
+        ({"shell": "touch ran", "detach": 1}, "detach"),
+        ({"shell": "touch ran", "linger_seconds": 301}, "detach"),
+        ({"shell": "touch ran", "linger_seconds": -1}, "linger_seconds"),
+        ({"shell": "touch ran", "output_limit_bytes": 0}, "output_limit_bytes"),
+        ({"shell": "touch ran", "stdin": 1}, "stdin"),
+        ({"shell": "touch ran", "stdin": {}}, "stdin"),
+        ({"shell": "touch ran", "stdin": {"base64": "a"}}, "base64"),
+        ({"shell": "touch ran", "stdin": {"text": "a", "base64": "YQ=="}}, "only one"),
+        ({"shell": "touch ran", "stdin": {"text": "\ud800"}}, "surrogate"),
+        ({"shell": {"program": "bash"}}, "script"),
+        ({"shell": "touch ran", "colour": "red"}, "colour"),
         ([], "object"),
         ("x", "object"),
     ],
@@ -214,7 +180,8 @@ def test_other_refusals_have_the_shape_of_the_interface(
     ("method", "path", "status"),
     [
         ("GET", "/v1/nosuch", 404),
-        ("GET", "/v1/processes", 405),
+        ("PUT", "/v1/processes", 405),
+        ("GET", "/v1/processes/nosuch", 404),
         ("PUT", "/v1/health", 405),
     ],
 )
@@ -224,6 +191,23 @@ def test_unknown_routes_under_v1_answer_in_its_shape(
     answer = runtime.client.request(method, path)
     assert answer.status_code == status
     assert answer.json().keys() == {"code", "message", "reason"}
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/processes", "GET, HEAD, POST"),
+        ("/v1/processes/x", "DELETE, GET, HEAD"),
+        ("/v1/processes/x/stdin", "POST"),
+        ("/execute", "POST"),
+        ("/", "GET"),
+    ],
+)
+def test_a_method_that_is_not_served_is_told_those_that_are(
+    runtime: RuntimeServer, path: str, allowed: str
+) -> None:
+    answer = runtime.client.request("PATCH", path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
 def test_a_reader_that_goes_away_takes_the_whole_tree_along(fresh_runtime: RuntimeServer) -> None:

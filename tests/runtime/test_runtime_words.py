@@ -58,7 +58,7 @@ def test_an_open_quote_or_escape_is_told_in_the_known_words(text: str, message: 
     ],
     ids=["single quotes", "escapes", "plain", "white space", "never closed"],
 )
-def test_two_megabytes_split_in_well_under_a_second(text: str) -> None:
-    started = time.monotonic()
+def test_two_megabytes_split_without_quadratic_work(text: str) -> None:
+    started = time.process_time()
     outcome(split_words, text)
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 5  # a tenth of a second in fact; shlex takes minutes

@@ -1,8 +1,8 @@
 """Read one uploaded file out of a multipart/form-data body, as it arrives (RFC 7578).
 
-The part named `file` counts, and its `filename` is the path to write to. Other parts are read
-over. What is in flight is bounded: a body of any size passes through in the pieces in which it
-came, and the number of parts and the length of their heads are limited.
+The part named `file` counts, and its `filename` is the path to write to where the route names
+none. Other parts are read over. What is in flight is bounded: a body of any size passes through
+in the pieces in which it came, and the number of parts and the length of their heads are limited.
 """
 
 import os
@@ -38,9 +38,11 @@ def parse_boundary(content_type: str) -> bytes:
 class FileForm:
     """Takes the body in pieces; gives the file's path and content as far as they are known."""
 
-    def __init__(self, boundary: bytes) -> None:
+    def __init__(self, boundary: bytes, *, named: bool = True) -> None:
+        """Without `named` the part needs no filename, and one that it has means nothing."""
         self.path: str | None = None
-        """The destination; None until the head of its part is in."""
+        """The destination, empty if not `named`; None until the head of its part is in."""
+        self._named = named
         self.field_without_file = False
         """Whether the part named `file` came as text, without a filename."""
         self._content: list[bytes] = []
@@ -112,7 +114,7 @@ class FileForm:
         parameters = _parse_parameters(self._disposition)
         if parameters.get("name") != "file":
             return
-        path = _read_filename(parameters)
+        path = _read_filename(parameters) if self._named else ""
         if path is None:
             self.field_without_file = True
             return

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from sandgate_runtime.files.opening import open_parent, refuse_special
+from sandgate_runtime.files.syscalls import rename_to_free_name
 from sandgate_runtime.paths import Place
 
 TEMPORARY_PREFIX = ".sandgate-upload-"
@@ -27,15 +28,20 @@ class Replacement:
     Used as a context manager: without a commit, leaving it removes everything.
     """
 
-    def __init__(self, place: Place) -> None:
-        """Create missing parents and the temporary file; refuse what is no regular file."""
+    def __init__(self, place: Place, *, mode: int | None = None) -> None:
+        """Create missing parents and the temporary file; refuse what is no regular file.
+
+        Without a mode an existing file keeps its own, and a new one gets 0644 under a usual umask.
+        """
         with open_parent(place, create=True) as (directory, self._name):
-            mode = _existing_mode(directory, self._name, place)
+            found = find_regular(directory, self._name, path=place.path)
             self._temporary = TEMPORARY_PREFIX + secrets.token_hex(8)
             self._file = os.open(self._temporary, _CREATE, 0o666, dir_fd=directory)
             self._directory = os.dup(directory)
-        if mode is not None:
+        if mode is None and found is not None:
             # A script that is written anew stays executable.
+            mode = stat.S_IMODE(found.st_mode)
+        if mode is not None:
             os.fchmod(self._file, mode)
         self._open = True
 
@@ -45,13 +51,29 @@ class Replacement:
         while view:
             view = view[os.write(self._file, view) :]
 
-    def commit(self) -> None:
-        """Put the new content in place."""
+    def commit(self) -> os.stat_result:
+        """Put the new content in place; return what is there now."""
+        self.sync()
+        return self.rename()
+
+    def sync(self) -> None:
+        """Have the content on the disk: the part of a commit that takes time."""
         os.fsync(self._file)
-        os.replace(
-            self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory
-        )
+
+    def rename(self, *, only_if_absent: bool = False) -> os.stat_result:
+        """Put synced content in place; raise FileExistsError where something must not be there."""
+        here = self._directory
+        if only_if_absent:
+            rename_to_free_name((here, self._temporary), (here, self._name))
+        else:
+            os.replace(self._temporary, self._name, src_dir_fd=here, dst_dir_fd=here)
+        found = os.fstat(self._file)
         self._close()
+        return found
+
+    def find(self, *, path: str) -> os.stat_result | None:
+        """Return what is in the place now: a regular file, or nothing."""
+        return find_regular(self._directory, self._name, path=path)
 
     def discard(self) -> None:
         """Remove the temporary file; nothing to do after a commit."""
@@ -77,10 +99,11 @@ class Replacement:
         os.close(self._directory)
 
 
-def _existing_mode(directory: int, name: str, place: Place) -> int | None:
+def find_regular(directory: int, name: str, *, path: str) -> os.stat_result | None:
+    """Return the status of a regular file, or None if nothing has the name; refuse all else."""
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    refuse_special(found, place)
-    return stat.S_IMODE(found.st_mode)
+    refuse_special(found, path)
+    return found

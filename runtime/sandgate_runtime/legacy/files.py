@@ -12,11 +12,11 @@ from starlette.requests import ClientDisconnect
 
 from sandgate_runtime.errors import AccessDenied, BadPath, MalformedForm, Refusal
 from sandgate_runtime.exchange import json_answer
+from sandgate_runtime.files.form import FileForm, parse_boundary
 from sandgate_runtime.files.listing import list_directory
 from sandgate_runtime.files.opening import MISSING, exists, open_regular, translate
 from sandgate_runtime.files.replacing import Replacement
 from sandgate_runtime.files.sending import FileAnswer
-from sandgate_runtime.legacy.form import FileForm, parse_boundary
 from sandgate_runtime.paths import PathRules, Place, decode_path
 
 if TYPE_CHECKING:

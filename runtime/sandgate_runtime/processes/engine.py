@@ -1,4 +1,4 @@
-"""Start commands, follow them to their end, and end them all with the runtime.
+"""Start commands, and end them all with the runtime.
 
 A process is watched by the task that asked for it, and that task alone: there is no task here
 that nobody awaits, except those that kill, which the engine owns and finishes before it closes.
@@ -10,154 +10,50 @@ import errno
 import os
 import secrets
 import subprocess
-import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
 
 from sandgate_runtime import linux
 from sandgate_runtime.config import Config
 from sandgate_runtime.errors import ArgumentTooLong, ProcessLimit, ShuttingDown
 from sandgate_runtime.limits import build_preparation
+from sandgate_runtime.processes.audit import Audit, write_if_room
+from sandgate_runtime.processes.channels import Channels, OnOutput, open_channels, take_terminal
 from sandgate_runtime.processes.command import Command, build_base_environment
+from sandgate_runtime.processes.ending import Stream, judge_failed_start
+from sandgate_runtime.processes.oom import OomEvidence, find_count
 from sandgate_runtime.processes.pipes import AbandonedPipes, OutputPipe
+from sandgate_runtime.processes.process import Process
 from sandgate_runtime.processes.reaper import Reaper
 from sandgate_runtime.processes.scripts import find_long_script, open_script, read_from
-from sandgate_runtime.processes.tree import Family, kill_tree, terminate_tree
+from sandgate_runtime.processes.tree import Family, kill_tree
 
-Stream = Literal["stdout", "stderr"]
-Reason = Literal["exited", "timeout", "killed"]
-OnOutput = Callable[[Stream, bytes], None]
-
-DRAIN_SECONDS = 0.1
-"""How long a pipe that a child in the background still holds is read after the command's end."""
+DEFAULT_TERMINAL = "xterm-256color"
+"""TERM where nobody says what the terminal understands; most do understand this one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
-    """How a command ended."""
-
-    status: int
-    """0..255, or -n after a death by signal n."""
-    reason: Reason
-    duration: float
-    """Seconds from the spawn to the end of the command itself."""
-
-    @property
-    def signal(self) -> int | None:
-        """The signal that it died of."""
-        return -self.status if self.status < 0 else None
-
-    @property
-    def code(self) -> int:
-        """The status as a shell tells it: 128+n after a death by signal n."""
-        return 128 - self.status if self.status < 0 else self.status
-
-
-class Process:
-    """A command that was started."""
-
-    def __init__(
-        self,
-        engine: "Engine",
-        command: Command,
-        child: "subprocess.Popen[bytes]",
-        pipes: tuple[OutputPipe, OutputPipe],
-    ) -> None:
-        self.id = secrets.token_hex(8)
-        self.pid = child.pid
-        self._engine = engine
-        self._command = command
-        self._child = child
-        self._pipes = pipes
-        self._family = Family(child.pid)
-        self._started = time.monotonic()
-        self._exit: asyncio.Future[tuple[int, float]] = engine.loop.create_future()
-        self._reason: Reason = "exited"
-        self._ending: asyncio.Task[object] | None = None
-        self._flowing = asyncio.Event()
-        self._flowing.set()
-
-    def __repr__(self) -> str:
-        state = f"ended, status {self._exit.result()[0]}" if self._exit.done() else "running"
-        return f"<Process {self.id} {self._command.argv[0]!r} pid {self.pid} {state}>"
-
-    async def watch(self) -> Exit:
-        """Wait until the command has ended and its output is read; call it once.
-
-        Cancelled, it kills the command with all that it started.
-        """
-        timer = None
-        if self._command.timeout is not None:
-            timer = self._engine.loop.call_later(
-                self._command.timeout, self._end_if_running, "timeout", self._command.grace
-            )
-        try:
-            status, ended = await asyncio.shield(self._exit)
-            if self._ending is not None:
-                await asyncio.shield(self._ending)
-            await self._drain()
-        except asyncio.CancelledError:
-            self._end_if_running("killed", 0.0)
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._engine.release(self._pipes)
-        return Exit(status=status, reason=self._reason, duration=ended - self._started)
-
-    def kill(self) -> None:
-        """Kill the command and all that it started; nothing to do if it has ended."""
-        self._end_if_running("killed", 0.0)
-
-    def pause_output(self) -> None:
-        """Read no output until `resume_output`; the command waits at a full pipe."""
-        self._flowing.clear()
-        for pipe in self._pipes:
-            pipe.pause()
-
-    def resume_output(self) -> None:
-        """Read output again."""
-        self._flowing.set()
-        for pipe in self._pipes:
-            pipe.resume()
-
-    def on_exit(self, status: int) -> None:
-        """Take the status that the reaper collected."""
-        self._child.returncode = status  # else Popen would wait for a process id that is free now
-        self._exit.set_result((status, time.monotonic()))
-
-    def _end_if_running(self, reason: Reason, grace: float) -> None:
-        self._engine.reap()  # one that has just ended by itself was not ended by us
-        if self._exit.done():
-            return
-        if self._ending is None:
-            self._reason = reason
-        elif grace > 0:
-            return
-        way = terminate_tree(self._family, grace=grace) if grace else kill_tree(self._family)
-        self._ending = self._engine.own(way)
-
-    async def _drain(self) -> None:
-        """Read what the command left in its pipes."""
-        for pipe in self._pipes:
-            pipe.expect_no_more()
-        while open_pipes := [pipe.ended for pipe in self._pipes if not pipe.ended.done()]:
-            await self._flowing.wait()
-            done, _ = await asyncio.wait(open_pipes, timeout=DRAIN_SECONDS)
-            if not done and self._flowing.is_set():
-                return
+def new_id() -> str:
+    """Return an id that no process had."""
+    return secrets.token_hex(8)
 
 
 class Engine:
     """Starts commands and knows those that run."""
 
-    def __init__(self, config: Config, *, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: Config, *, environ: Mapping[str, str], usual_open_files: int | None = None
+    ) -> None:
         """Must be made inside the event loop that it is to work in."""
         self.loop = asyncio.get_running_loop()
+        self.audit = Audit(write_if_room)
+        self.oom = OomEvidence(find_count())
+        self._maximum = config.max_commands
         self._environment = build_base_environment(environ)
         self._prepare = build_preparation(
-            cpu_seconds=config.command_cpu_seconds, memory_bytes=config.command_memory_bytes
+            cpu_seconds=config.command_cpu_seconds,
+            memory_bytes=config.command_memory_bytes,
+            open_files=config.command_open_files,
+            usual_open_files=usual_open_files,
         )
         self._reaper = Reaper(self.loop)
         self._abandoned = AbandonedPipes(self.loop)
@@ -176,7 +72,9 @@ class Engine:
         linux.become_subreaper()
         self._reaper.start()
 
-    def spawn(self, command: Command, on_output: OnOutput) -> Process:
+    def spawn(
+        self, command: Command, on_output: OnOutput, *, process_id: str | None = None
+    ) -> Process:
         """Start a command, whose output goes to `on_output`; `watch` must be awaited then.
 
         Raise ArgumentTooLong, ProcessLimit or ShuttingDown; OSError as execve(2) or chdir(2) has
@@ -184,17 +82,20 @@ class Engine:
         """
         if self.closed:
             raise ShuttingDown("the runtime is shutting down")
-        pipes = (
-            OutputPipe(self.loop, lambda content: on_output("stdout", content)),
-            OutputPipe(self.loop, lambda content: on_output("stderr", content)),
-        )
+        if len(self._live) >= self._maximum:
+            raise ProcessLimit(f"{self._maximum} commands run already, which is the most")
+        process_id = process_id or new_id()
+
+        def take(stream: Stream, content: bytes) -> None:
+            limited(stream, content)
+
         try:
-            child = self._start_child(command, pipes)
-        except BaseException:
-            for pipe in pipes:
-                pipe.discard()
-            raise
-        process = Process(self, command, child, pipes)
+            channels = open_channels(self.loop, command, take)
+            child = self._start_child(command, channels)
+        except OSError as error:
+            raise self._translate(error, command, process_id) from error
+        process = Process(self, command, child, channels, process_id=process_id)
+        limited = process.limit(on_output)
         self._live.add(process)
 
         def on_exit(status: int) -> None:
@@ -202,8 +103,7 @@ class Engine:
             process.on_exit(status)
 
         self._reaper.expect(child.pid, on_exit)
-        for pipe in pipes:
-            pipe.start()
+        channels.start()
         return process
 
     def reap(self) -> None:
@@ -217,7 +117,7 @@ class Engine:
         task.add_done_callback(self._killing.discard)
         return task
 
-    def release(self, pipes: tuple[OutputPipe, ...]) -> None:
+    def release(self, pipes: Sequence[OutputPipe]) -> None:
         """Close the pipes of a command that is over, or keep them empty for its children."""
         for pipe in pipes:
             descriptor = pipe.release()
@@ -236,11 +136,12 @@ class Engine:
         self._abandoned.close()
         self._reaper.stop()
 
-    def _start_child(
-        self, command: Command, pipes: tuple[OutputPipe, OutputPipe]
-    ) -> "subprocess.Popen[bytes]":
+    def _start_child(self, command: Command, channels: Channels) -> "subprocess.Popen[bytes]":
         argv = list(command.argv)
+        stdin, stdout, stderr = channels.inherited
         with contextlib.ExitStack() as stack:
+            undo = stack.enter_context(contextlib.ExitStack())
+            undo.callback(channels.discard)
             inherited: tuple[int, ...] = ()
             position = find_long_script(argv) if argv else None
             if position is not None:
@@ -248,25 +149,44 @@ class Engine:
                 stack.callback(os.close, script)
                 argv[position] = read_from(script)
                 inherited = (script,)
-            try:
-                return subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=pipes[0].writer,
-                    stderr=pipes[1].writer,
-                    cwd=command.cwd,
-                    env={**self._environment, **command.env},
-                    start_new_session=True,
-                    pass_fds=inherited,
-                    preexec_fn=self._prepare,  # noqa: PLW1509 - `limits` says why
-                )
-            except OSError as error:
-                raise _translate(error) from error
+            child = subprocess.Popen(
+                argv,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=command.cwd,
+                env=self._build_environment(command),
+                start_new_session=True,
+                pass_fds=inherited,
+                preexec_fn=self._preparation(channels),  # noqa: PLW1509 - `limits` says why
+            )
+            undo.pop_all()
+        return child
 
+    def _build_environment(self, command: Command) -> dict[str, str]:
+        terminal = {"TERM": DEFAULT_TERMINAL} if command.terminal is not None else {}
+        return {**terminal, **self._environment, **command.env}
 
-def _translate(error: OSError) -> Exception:
-    if error.errno == errno.E2BIG:
-        return ArgumentTooLong("the arguments and variables together are longer than Linux takes")
-    if error.errno in {errno.EAGAIN, errno.ENOMEM} and error.filename is None:
-        return ProcessLimit(f"the sandbox can start no more processes: {error.strerror}")
-    return error
+    def _preparation(self, channels: Channels) -> Callable[[], None]:
+        if not channels.terminal:
+            return self._prepare
+
+        def prepare() -> None:
+            take_terminal()
+            self._prepare()
+
+        return prepare
+
+    def _translate(self, error: OSError, command: Command, process_id: str) -> Exception:
+        if error.errno == errno.E2BIG:
+            return ArgumentTooLong(
+                "the arguments and variables together are longer than Linux takes"
+            )
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            return ProcessLimit(f"the runtime can open no more files: {error.strerror}")
+        if error.errno in {errno.EAGAIN, errno.ENOMEM} and error.filename is None:
+            return ProcessLimit(f"the sandbox can start no more processes: {error.strerror}")
+        if error.filename != command.cwd:
+            how, now = judge_failed_start(error, command.argv), datetime.now(UTC)
+            self.audit.ended(command, how, process=process_id, pid=None, at=now)
+        return error

@@ -1,4 +1,4 @@
-"""The reading ends of a command's standard output and standard error.
+"""The reading ends of a command's standard output and standard error, or of its terminal.
 
 A pipe is read when it has something, and not while its reader is behind: then it fills up and
 the kernel makes the command wait. It ends with the last writer, or, once the command itself has
@@ -7,13 +7,15 @@ pipe open, and may write for ever, does not hold the answer.
 """
 
 import asyncio
-import contextlib
 import fcntl
 import os
 from collections.abc import Callable
 
 READ_BYTES = 64 * 1024
 """The size of a pipe; a larger read would find no more."""
+
+TERMINAL_BYTES = 64 * 1024
+"""More than a terminal holds that nobody reads."""
 
 MAX_ABANDONED = 64
 """Pipes kept open for children in the background; the oldest is closed first."""
@@ -26,23 +28,19 @@ class OutputPipe:
     """Calls `on_content` with the bytes of one pipe."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_content: Callable[[bytes], None]
+        self, loop: asyncio.AbstractEventLoop, reader: int, on_content: Callable[[bytes], None]
     ) -> None:
         self._loop = loop
+        self._reader = reader
         self._on_content = on_content
-        self._reader, self.writer = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._reader, False)
+        os.set_blocking(reader, False)
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done when nothing more will be read."""
         self._closed = False
         """Whether the last writer is gone."""
         self._left: int | None = None
         self._reading = False
-
-    def start(self) -> None:
-        """Close our copy of the writing end, which the command has by now, and read."""
-        os.close(self.writer)
-        self.resume()
+        self._released = False
 
     def pause(self) -> None:
         """Read no more until `resume`."""
@@ -52,33 +50,35 @@ class OutputPipe:
 
     def resume(self) -> None:
         """Read again."""
-        if not self._reading and not self.ended.done():
+        if not (self._reading or self._released or self.ended.done()):
             self._reading = True
             self._loop.add_reader(self._reader, self._read)
 
     def expect_no_more(self) -> None:
         """The command has ended: read at most what the pipe can hold by now."""
         if self._left is None:
-            self._left = fcntl.fcntl(self._reader, fcntl.F_GETPIPE_SZ)
+            self._left = _capacity(self._reader)
 
     def release(self) -> int | None:
         """Stop reading; return the descriptor if someone else still writes, else close it."""
         self.pause()
+        self._released = True
         if self._closed:
             os.close(self._reader)
             return None
         return self._reader
 
     def discard(self) -> None:
-        """Close both ends; for a command that did not start."""
+        """Close; for a command that did not start."""
         os.close(self._reader)
-        os.close(self.writer)
 
     def _read(self) -> None:
         try:
             content = os.read(self._reader, READ_BYTES)
         except BlockingIOError:
             return
+        except OSError:
+            content = b""  # EIO: the last program has left the terminal
         if not content:
             self._closed = True
             self._end()
@@ -93,6 +93,13 @@ class OutputPipe:
         self.pause()
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+def _capacity(reader: int) -> int:
+    try:
+        return fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ)
+    except OSError:
+        return TERMINAL_BYTES
 
 
 class AbandonedPipes:
@@ -122,10 +129,15 @@ class AbandonedPipes:
         self._loop.add_reader(descriptor, self._discard, descriptor)
 
     def _discard(self, descriptor: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            if not os.read(descriptor, READ_BYTES):
-                self._drop(descriptor)
-                return
+        try:
+            content = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            content = b"nothing yet"
+        except OSError:
+            content = b""
+        if not content:
+            self._drop(descriptor)
+            return
         self._loop.remove_reader(descriptor)
         self._waiting[descriptor] = self._loop.call_later(ABANDONED_PAUSE, self._listen, descriptor)
 

@@ -1,43 +1,30 @@
-"""`POST /v1/processes` and `GET /v1/health`."""
+"""Which routes there are under `/v1` for processes and health."""
 
 import time
 from typing import TYPE_CHECKING
 
-from sandgate_runtime.errors import InvalidRequest, ShuttingDown
-from sandgate_runtime.exchange import json_answer, read_json
-from sandgate_runtime.paths import PathRules
+from starlette.routing import Route, WebSocketRoute
+
+from sandgate_runtime.errors import ShuttingDown
+from sandgate_runtime.exchange import json_answer
 from sandgate_runtime.processes.engine import Engine
-from sandgate_runtime.v1.request import parse_command
-from sandgate_runtime.v1.stream import PING_SECONDS, ProcessStream
+from sandgate_runtime.v1.attach import Attach
+from sandgate_runtime.v1.processes import Processes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import BaseRoute
 
-EVENT_STREAM = "text/event-stream"
 
+class Health:
+    """`GET /v1/health`."""
 
-class V1:
-    """The routes under `/v1`."""
-
-    def __init__(self, engine: Engine, rules: PathRules, *, ping: float = PING_SECONDS) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._rules = rules
-        self._ping = ping
         self._started = time.monotonic()
 
-    async def create_process(self, request: "Request") -> ProcessStream:
-        """Run a command and stream it.
-
-        Without an event stream nobody would hear of the command, and nothing would keep it: 422,
-        the status that stays for a request which asks for neither watching nor lingering.
-        """
-        command = parse_command(await read_json(request), self._rules)
-        if not accepts_event_stream(request.headers.getlist("accept")):
-            raise InvalidRequest(f"a process is only started with Accept: {EVENT_STREAM}")
-        return ProcessStream(self._engine, command, ping=self._ping)
-
-    async def health(self, _request: "Request") -> "Response":
+    async def get(self, _request: "Request") -> "Response":
         """Say that the runtime is alive, and how many commands run."""
         if self._engine.closed:
             raise ShuttingDown("the runtime is shutting down")
@@ -50,7 +37,18 @@ class V1:
         )
 
 
-def accepts_event_stream(values: list[str]) -> bool:
-    """Say whether the Accept fields name the event stream itself; `*/*` does not ask for one."""
-    ranges = [part.partition(";")[0].strip().lower() for part in ",".join(values).split(",")]
-    return EVENT_STREAM in ranges
+def build_routes(processes: Processes, attach: Attach, health: Health) -> "list[BaseRoute]":
+    """Return the routes."""
+    one = "/v1/processes/{id}"
+    return [
+        Route("/v1/health", health.get),
+        Route("/v1/processes", processes.create, methods=["POST"]),
+        Route("/v1/processes", processes.list),
+        Route(one, processes.get),
+        Route(one, processes.remove, methods=["DELETE"]),
+        Route(f"{one}/events", processes.events),
+        Route(f"{one}/stdin", processes.stdin, methods=["POST"]),
+        Route(f"{one}/signal", processes.signal, methods=["POST"]),
+        Route(f"{one}/resize", processes.resize, methods=["POST"]),
+        WebSocketRoute(f"{one}/attach", attach.serve),
+    ]

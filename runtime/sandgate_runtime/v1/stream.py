@@ -1,13 +1,9 @@
-"""A command as server-sent events, from its start to its one `exit`.
+"""A process as server-sent events, from an event of its log to its one `exit`.
 
 Events: `started {id, pid}`, `stdout` and `stderr {data}` (base64, since output is bytes), and at
 the end `exit {exit_code, signal, reason, truncated, duration}`, with ids that count from 1. A
 stream without `exit` has told nothing about how the command ended. A quiet stream carries a
 comment now and then, which keeps time limits on the way from striking.
-
-A program that is missing (127) or cannot be run (126) is told as a shell would: `started` with
-no pid, a line on stderr, `exit`. When the reader goes, the command and all that it started is
-killed.
 """
 
 import asyncio
@@ -15,11 +11,9 @@ import base64
 import json
 from typing import TYPE_CHECKING
 
-from sandgate_runtime.errors import BadWorkingDirectory, InvalidRequest
 from sandgate_runtime.exchange import until_gone
-from sandgate_runtime.processes.command import Command
-from sandgate_runtime.processes.engine import Engine, Exit, Process
-from sandgate_runtime.v1.outbox import Outbox
+from sandgate_runtime.processes.event_log import Event, Watcher
+from sandgate_runtime.processes.runs import Run
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -33,96 +27,53 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),  # nginx on the way would collect events
 ]
 
-MISSING_PROGRAM, NOT_EXECUTABLE = 127, 126
 
+class EventStream:
+    """An ASGI answer that tells a run live; while it is sent, the run is watched."""
 
-class ProcessStream:
-    """An ASGI answer that runs a command and tells it live."""
-
-    def __init__(self, engine: Engine, command: Command, *, ping: float = PING_SECONDS) -> None:
-        self._engine = engine
-        self._command = command
+    def __init__(self, run: Run, *, after: int = 0, ping: float = PING_SECONDS) -> None:
+        self._run = run
+        self._after = after
         self._ping = ping
-        self._last_id = 0
 
     async def __call__(self, _scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Spawn, then answer; a command that is refused is an ordinary error answer."""
-        outbox = Outbox()
-        try:
-            process = self._engine.spawn(self._command, outbox.put)
-        except ValueError as error:
-            raise InvalidRequest(f"the command cannot be started: {error}") from error
-        except OSError as error:
-            if error.filename == self._command.cwd:
-                raise BadWorkingDirectory(f"the working directory: {error}") from error
-            await self._tell_failure(send, error)
-            return
-        outbox.attach(process)
-        try:
-            await self._tell(process, outbox, receive, send)
-        finally:
-            process.kill()
-
-    async def _tell(
-        self, process: Process, outbox: Outbox, receive: "Receive", send: "Send"
-    ) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            gone = tasks.create_task(until_gone(receive))
-            gone.add_done_callback(lambda task: None if task.cancelled() else process.kill())
-            watching = tasks.create_task(process.watch())
-            watching.add_done_callback(lambda _: outbox.finish())
-            await _start(send)
-            await self._event(send, "started", {"id": process.id, "pid": process.pid})
-            await self._tell_output(outbox, send)
-            await self._tell_exit(send, await watching)
-            gone.cancel()
-
-    async def _tell_output(self, outbox: Outbox, send: "Send") -> None:
-        while True:
+        """Answer until the run has ended or the reader has gone; raise OutOfWindow."""
+        with self._run.watch(after=self._after) as watcher:
+            telling = asyncio.create_task(tell(watcher, send, ping=self._ping))
+            gone = asyncio.create_task(until_gone(receive))
             try:
-                async with asyncio.timeout(self._ping):
-                    piece = await outbox.get()
-            except TimeoutError:
-                await _send(send, b": ping\n\n")
-                continue
-            if piece is None:
-                return
-            stream, content = piece
-            await self._event(send, stream, {"data": base64.b64encode(content).decode()})
-
-    async def _tell_exit(self, send: "Send", ended: Exit) -> None:
-        await self._event(
-            send,
-            "exit",
-            {
-                "exit_code": ended.code,
-                "signal": ended.signal,
-                "reason": ended.reason,
-                "truncated": {"stdout": 0, "stderr": 0},
-                "duration": round(ended.duration, 6),
-            },
-        )
-        await send({"type": "http.response.body", "body": b""})
-
-    async def _tell_failure(self, send: "Send", error: OSError) -> None:
-        # An empty name is looked for in each directory of PATH and found to be a directory.
-        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        missing = missing or not self._command.argv[0]
-        text = f"Failed to execute command: {error}\n".encode("utf-8", "replace")
-        await _start(send)
-        await self._event(send, "started", {"id": None, "pid": None})
-        await self._event(send, "stderr", {"data": base64.b64encode(text).decode()})
-        status = MISSING_PROGRAM if missing else NOT_EXECUTABLE
-        await self._tell_exit(send, Exit(status=status, reason="exited", duration=0.0))
-
-    async def _event(self, send: "Send", name: str, content: dict[str, object]) -> None:
-        self._last_id += 1
-        text = f"id: {self._last_id}\nevent: {name}\ndata: {json.dumps(content)}\n\n"
-        await _send(send, text.encode())
+                await asyncio.wait({telling, gone}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                gone.cancel()
+                telling.cancel()
+                await asyncio.wait({telling, gone})
+            if not telling.cancelled():
+                telling.result()
 
 
-async def _start(send: "Send") -> None:
+async def tell(watcher: Watcher, send: "Send", *, ping: float) -> None:
+    """Send the events of a watcher as they come, and comments between them."""
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+    while True:
+        try:
+            async with asyncio.timeout(ping):
+                event = await watcher.get()
+        except TimeoutError:
+            await _send(send, b": ping\n\n")
+            continue
+        if event is None:
+            break
+        await _send(send, spell_event(event))
+    await send({"type": "http.response.body", "body": b""})
+
+
+def spell_event(event: Event) -> bytes:
+    """Return an event as the wire has it."""
+    if event.members is None:
+        data = b'{"data": "%b"}' % base64.b64encode(event.content)
+    else:
+        data = json.dumps(event.members).encode()
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.id, event.name.encode(), data)
 
 
 async def _send(send: "Send", content: bytes) -> None:

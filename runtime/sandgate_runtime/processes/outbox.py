@@ -7,11 +7,9 @@ piece when the reader has taken the last.
 import asyncio
 from collections import deque
 
-from sandgate_runtime.processes.engine import Process, Stream
-
-HIGH_BYTES = 256 * 1024
-LOW_BYTES = 64 * 1024
-"""Pause above the one, go on below the other: far enough apart not to switch at each piece."""
+from sandgate_runtime.processes.ending import Stream
+from sandgate_runtime.processes.event_log import HIGH_BYTES, LOW_BYTES
+from sandgate_runtime.processes.process import Process
 
 
 class Outbox:

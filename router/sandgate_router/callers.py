@@ -18,16 +18,16 @@ import contextlib
 import hashlib
 import logging
 import re
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-import yaml
 
 from sandgate_router.config import BadConfig
 from sandgate_router.names import parse_label
+from sandgate_router.yaml_file import read_stamp, read_yaml, shown
 
 log = logging.getLogger("sandgate.callers")
 
@@ -66,8 +66,10 @@ class CallerFile:
     def __init__(self, path: Path) -> None:
         """Read the file; raise BadConfig with every fault."""
         self._path = path
-        self._version = _version(path)
+        self._version = read_stamp(path)
         self._callers = load_callers(path)
+        self.failures = 0
+        """How often it changed to something that cannot be used."""
 
     def __repr__(self) -> str:
         return f"<CallerFile {self._path.name} {len(self._callers)} tokens>"
@@ -89,15 +91,24 @@ class CallerFile:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(RELOAD_SECONDS)
-            version = await asyncio.to_thread(_version, self._path)
-            if version != self._version:
-                self._version = version
-                await self._reload()
+            try:
+                await self._look()
+            except Exception:
+                # Whatever it was: with the next file, too, a caller must be taken off in time.
+                self.failures += 1
+                log.exception("callers.kept")
+
+    async def _look(self) -> None:
+        version = await asyncio.to_thread(read_stamp, self._path)
+        if version != self._version:
+            self._version = version
+            await self._reload()
 
     async def _reload(self) -> None:
         try:
             self._callers = await asyncio.to_thread(load_callers, self._path)
         except BadConfig as error:
+            self.failures += 1
             # The reason says it all; a traceback would only hide it.
             log.error("callers.kept", extra={"reason": str(error)})  # noqa: TRY400
         else:
@@ -106,17 +117,7 @@ class CallerFile:
 
 def load_callers(path: Path) -> Callers:
     """Read the callers of a file; raise BadConfig with every fault."""
-    try:
-        with path.open("rb") as file:
-            content = yaml.load(file, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-        raise BadConfig([f"callers file {path}: line {line}: {error.problem}"]) from error
-    except (OSError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no YAML in UTF-8"
-        raise BadConfig([f"callers file {path} cannot be read: {reason}"]) from error
-    except RecursionError:
-        raise BadConfig([f"callers file {path} is nested too deeply"]) from None
+    content = read_yaml(path, kind="callers")
     try:
         return parse_callers(content)
     except BadConfig as error:
@@ -128,7 +129,7 @@ def parse_callers(content: object) -> Callers:
     if not isinstance(content, dict) or not isinstance(content.get("callers"), list):
         raise BadConfig(["it holds no list named `callers`"])
     faults = [
-        f"{key!r} is no member of the file; it holds `callers`"
+        f"{shown(key)} is no member of the file; it holds `callers`"
         for key in content.keys() - {"callers"}
     ]
     by_digest: dict[str, Caller] = {}
@@ -163,7 +164,7 @@ def _parse_entry(value: object) -> tuple[_Entry | None, list[str]]:
         return None, ["is no mapping"]
     members = _Entry.__struct_fields__
     faults = [
-        f"{key!r} is no member of a caller; the members are {', '.join(members)}"
+        f"{shown(key)} is no member of a caller; the members are {', '.join(members)}"
         for key in value
         if key not in members
     ]
@@ -217,26 +218,3 @@ def _is_label(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes with the file; None while there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a member that comes twice: of two lists of rights a reader might see the other."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if key_node.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem="a member comes twice", problem_mark=key_node.start_mark
-                )
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)

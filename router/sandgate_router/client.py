@@ -50,6 +50,10 @@ LINGER_SECONDS = 1.0
 MAX_LINGER_BYTES = 1024 * 1024
 """How many of them. Throwing away is cheap, and with 64 KiB a client that had sent a request
 line of 200 KiB was reset before it could read why."""
+
+MAX_ANSWERS_AT_ONCE = 16
+"""Pipelined requests that are begun in one go, where each is answered at once."""
+
 _NEVER = float("inf")
 
 
@@ -105,6 +109,8 @@ class ClientConnection(asyncio.Protocol):
         self._reading_heads = False
         self._content_paused = False
         self._pipeline_paused = False
+        self._held = b""
+        """Content or bytes of a tunnel that are taken at the next turn; none are read before."""
         self._lingering: int | None = None
         """Bytes thrown away since the refusal; None while the connection serves."""
         self._unsent = 0
@@ -176,6 +182,8 @@ class ClientConnection(asyncio.Protocol):
         """Take bytes from the client."""
         if self._lingering is not None:
             self._discard(data)
+        elif self._held:  # read before the pause took effect
+            self._held += data
         elif self._decoder is not None:
             self._take_content(data)
         elif self._tunnel is not None:
@@ -196,6 +204,8 @@ class ClientConnection(asyncio.Protocol):
         self.full = False
         if self._exchange is not None:
             self._exchange.client_writable()
+        elif self._lingering is None and (self._inbox.data or self._pipeline_paused):
+            self._go_on()
 
     def shutdown(self) -> None:
         """End the connection, after its exchange if one is under way."""
@@ -206,6 +216,8 @@ class ClientConnection(asyncio.Protocol):
         """End a wait that took too long."""
         if self._exchange is not None:
             self._break_off(RequestTimeout(reached="unknown"))
+        elif self.full:
+            self._await_reader()
         elif self._inbox:
             self.refuse(RequestTimeout())
         elif self.unsent:
@@ -238,6 +250,17 @@ class ClientConnection(asyncio.Protocol):
         if self._content_paused:
             self._content_paused = False
             self._apply_pauses()
+            if self._held:
+                asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def hold(self, data: bytes) -> None:
+        """Take `data` once more at the next turn of the loop, and read none before.
+
+        One client that sends a million tiny pieces must not keep all others waiting.
+        """
+        self._held = data
+        self._apply_pauses()
+        asyncio.get_running_loop().call_soon(self._take_turn)
 
     def finish(self, *, status: int, keep_alive: bool) -> None:
         """End the exchange after a whole response, and go on with the next request."""
@@ -308,8 +331,16 @@ class ClientConnection(asyncio.Protocol):
         """Read heads until one is being answered, or none is here whole."""
         inbox = self._inbox
         self._reading_heads = True
+        answered = 0
         try:
             while inbox.data and self._exchange is None and self._lingering is None:
+                if self.full or answered == MAX_ANSWERS_AT_ONCE:
+                    # Nobody reads what we say, or others have waited long enough.
+                    self._pipeline_paused = True
+                    gateway = self._gateway
+                    self.deadline = min(self.deadline, gateway.clock() + gateway.relay.timeout)
+                    break
+                answered += 1
                 head = inbox.next_head()
                 if head is None:
                     latest = self._gateway.clock() + HEAD_SECONDS
@@ -322,7 +353,10 @@ class ClientConnection(asyncio.Protocol):
             self._reading_heads = False
         if self._exchange is not None and self._decoder is None and inbox.full:
             self._pipeline_paused = True
+        if self._pipeline_paused:
             self._apply_pauses()
+            if self._exchange is None and not self.full:
+                asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _begin(self, head: RequestHead) -> None:
         """Start what answers `head`."""
@@ -395,6 +429,27 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = self._gateway.clock() + CONTENT_SECONDS
         if content or decoder.done:
             exchange.content(content, last=decoder.done)
+        if decoder.rest and self._decoder is decoder:
+            self.hold(decoder.rest)
+
+    def _take_turn(self) -> None:
+        """Take what was held, and read on when nothing is held again."""
+        if self._lingering is not None or self.transport.is_closing():
+            return
+        if self._exchange is None:
+            self._held = b""
+            if self._pipeline_paused and not self.full:
+                self._go_on()
+            return
+        if self._content_paused or not self._held:
+            return
+        data, self._held = self._held, b""
+        if self._tunnel is not None:
+            self._tunnel.client_data(data)
+        elif self._decoder is not None:
+            self._take_content(data)
+        if not self._held:
+            self._apply_pauses()
 
     def _break_off(self, error: GatewayError) -> None:
         """Drop an exchange whose content cannot be read to its end."""
@@ -425,7 +480,7 @@ class ClientConnection(asyncio.Protocol):
     def _apply_pauses(self) -> None:
         if self.transport.is_closing():
             return
-        if self._content_paused or self._pipeline_paused:
+        if self._content_paused or self._pipeline_paused or self._held:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
@@ -436,6 +491,7 @@ class ClientConnection(asyncio.Protocol):
         """Shut the write side, and read on for a while so that the answer arrives."""
         self._lingering = self._unsent = 0
         self._inbox.take()
+        self._held = b""
         self._content_paused = self._pipeline_paused = False
         self.deadline = self._gateway.clock() + LINGER_SECONDS
         if not self.transport.is_closing():

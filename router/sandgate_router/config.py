@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sandgate_router.addresses import IpNetwork, is_never_network
+from sandgate_router.names import parse_label
 
 Command = Literal["up", "router"]
 Auth = Literal["capability", "shared", "none"]
@@ -25,8 +26,16 @@ FOR_OTHERS = frozenset(
         "SANDGATE_ROUTER_TOKEN",
         "SANDGATE_COMMAND_CPU_SECONDS",
         "SANDGATE_COMMAND_MEMORY_BYTES",
+        "SANDGATE_COMMAND_OPEN_FILES",
         "SANDGATE_ISOLATED",
+        "SANDGATE_KEEP_FINISHED",
+        "SANDGATE_KEEP_FINISHED_SECONDS",
+        "SANDGATE_MAX_COMMANDS",
+        "SANDGATE_MAX_JSON_BYTES",
         "SANDGATE_MAX_PROCESSES",
+        "SANDGATE_MAX_REQUESTS",
+        "SANDGATE_OUTPUT_BUFFER_BYTES",
+        "SANDGATE_OUTPUT_LIMIT_BYTES",
         "SANDGATE_SANDBOX_NAME",
         "SANDGATE_SANDBOX_UID",
         "SANDGATE_STATE_DIR",
@@ -197,8 +206,18 @@ def _parse_registry(text: str) -> str:
     if text in {"local", "dns"} or (text.startswith("static:") and len(text) > len("static:")):
         return text
     if text == "kubernetes":
-        raise ValueError("is not available in this version; use local, static:FILE or dns")
-    raise ValueError("is none of local, static:FILE, dns")
+        return text
+    raise ValueError("is none of local, kubernetes, static:FILE, dns")
+
+
+def _parse_namespaces(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        try:
+            parse_label(name.encode())
+        except ValueError:
+            raise ValueError(f"holds {name!r}, which is no namespace") from None
+    return names
 
 
 def _parse_audience(text: str) -> str:
@@ -238,10 +257,12 @@ def _setting(
     *,
     flag: str = "",
     unit: str = "",
+    secret: bool = False,
 ) -> Any:
     defaults = {"up": default, "router": default} if isinstance(default, str) else default
     return field(
-        metadata={"name": name, "parse": parse, "defaults": defaults, "flag": flag, "unit": unit}
+        repr=not secret,
+        metadata={"name": name, "parse": parse, "defaults": defaults, "flag": flag, "unit": unit},
     )
 
 
@@ -266,7 +287,11 @@ class Config:
     registry: str = _setting(
         "SANDGATE_REGISTRY", _parse_registry, {"up": "local", "router": "dns"}, flag="--registry"
     )
-    """What knows the sandboxes: local, static:FILE or dns."""
+    """What knows the sandboxes: local, kubernetes, static:FILE or dns."""
+    kubeconfig: Path | None = _setting("KUBECONFIG", _parse_path, "")
+    """How `kubernetes` reaches the API; empty takes the pod's service account."""
+    namespaces: tuple[str, ...] = _setting("SANDGATE_NAMESPACES", _parse_namespaces, "")
+    """Where `kubernetes` looks for sandboxes, separated by commas; empty is everywhere."""
     pools: Path | None = _setting("SANDGATE_POOLS", _parse_path, "", flag="--pools")
     """A YAML file of pools; empty means one pool `python` in `default`."""
     isolation: str = _setting(
@@ -288,7 +313,7 @@ class Config:
     """A YAML file of those who may use the control API, with the digests of their tokens."""
     scoped_token_file: Path | None = _setting("SANDGATE_SCOPED_TOKEN_FILE", _parse_path, "")
     """A file with the secret of `v1.` tokens; empty takes none."""
-    router_auth_token: str | None = _setting("ROUTER_AUTH_TOKEN", _parse_secret, "")
+    router_auth_token: str | None = _setting("ROUTER_AUTH_TOKEN", _parse_secret, "", secret=True)
     """The bearer token of `shared`."""
     allow_unauthenticated: bool = _setting("ALLOW_UNAUTHENTICATED_ROUTER", _parse_flag, "false")
     """Whether `router` may run without any credential."""

@@ -74,7 +74,9 @@ def build_credentials(
         scoped = ScopedTokens(load_scoped_secret(config.scoped_token_file), now=now)
     authorizer: Authorizer = Anyone()
     if config.effective_auth == "capability":
-        authorizer = ByCapability(tokens, scoped, clock=clock)
+        authorizer = ByCapability(
+            tokens, scoped, clock=clock, router_token=config.router_auth_token
+        )
     elif config.effective_auth == "shared" and config.router_auth_token is not None:
         authorizer = SharedToken(config.router_auth_token)
     return Credentials(authorizer, tokens, key_file)

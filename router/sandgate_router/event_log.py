@@ -11,6 +11,8 @@ import json
 import logging
 import re
 
+from sandgate_router.line_writer import LineWriter
+
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
 """What every record has; all else was given as `extra`."""
 
@@ -33,12 +35,36 @@ class EventFormatter(logging.Formatter):
         return "\n    ".join([lines[0], *map(_escape, lines[1:])])
 
 
-def configure_logging() -> None:
-    """Write events to standard error; uvicorn's only from warnings on."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(EventFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+class LineHandler(logging.Handler):
+    """Hands each event to the thread that writes lines."""
+
+    def __init__(self, lines: LineWriter) -> None:
+        super().__init__()
+        self._lines = lines
+        self.setFormatter(EventFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have the event written soon."""
+        try:
+            self._lines.write(self.format(record) + "\n")
+        except Exception:  # noqa: BLE001 - a value that cannot be shown must not fail its event
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Write what waits; `logging` calls it when Python ends."""
+        self._lines.close()
+        super().close()
+
+
+def configure_logging() -> LineWriter:
+    """Write events to standard error, uvicorn's only from warnings on; return what writes them.
+
+    Whoever calls closes it at the end, so that the last events are seen.
+    """
+    lines = LineWriter()
+    logging.basicConfig(level=logging.INFO, handlers=[LineHandler(lines)])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    return lines
 
 
 def _encode(value: object) -> str:

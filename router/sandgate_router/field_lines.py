@@ -13,7 +13,7 @@ Field = tuple[bytes, bytes]
 """Lower-case name, and value without surrounding white space."""
 
 REMEMBERED_LINES = 16_384
-"""Lines kept, 5 MiB; then all are forgotten. Half of them may be names of sandboxes."""
+"""Lines kept, 17 MiB at most; then all are forgotten. Half of them may be names of sandboxes."""
 
 REMEMBERED_NAMES = 1024
 """Names kept, with the case in which they came; then all are forgotten."""

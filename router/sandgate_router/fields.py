@@ -236,7 +236,7 @@ def _choose_dropped(head: RequestHead, peer: Peer, secret: bytes | None) -> Abst
         ours = credential == secret or _OUR_BEARER.fullmatch(credential) is not None
         if b"authorization" in repeated:
             ours = any(
-                name == b"authorization" and _OUR_BEARER.fullmatch(value)
+                name == b"authorization" and (value == secret or _OUR_BEARER.fullmatch(value))
                 for name, value in head.fields
             )
     dropped = _DROPPED[peer.trusted, ours]

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sandgate.relay")
 
+MAX_KEEP_ALIVE_BYTES = 64
+"""How much of a Keep-Alive field is read; all values are remembered."""
+
 _UNLIMITED = 2**63
 """More content than any Content-Length that is accepted."""
 
@@ -233,6 +236,8 @@ class Exchange:
             self._become_tunnel(reader.switched)
         elif reader.answering:  # a head that trickles does not extend its limit
             self._touch()
+            if reader.rest and self._connection is not None:
+                self._connection.hold(reader.rest)
 
     def upstream_half_closed(self) -> bool:
         """Let the connection end: a response ends with its side."""
@@ -379,7 +384,7 @@ class Exchange:
             self._connection = None
             keep = IDLE_SECONDS
             if b"keep-alive" in response.values:
-                keep = _idle_seconds(response.values[b"keep-alive"])
+                keep = _idle_seconds(response.values[b"keep-alive"][:MAX_KEEP_ALIVE_BYTES])
             self._relay.connector.pool.release(connection, keep=keep)
         self._end()
         self._client.finish(status=response.status, keep_alive=whole and self._head.keep_alive)

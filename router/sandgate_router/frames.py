@@ -10,6 +10,9 @@ import os
 GOING_AWAY = 1001
 """The endpoint goes away: what we say at a drain, a limit, or the end of a claim."""
 
+MAX_FRAMES_AT_ONCE = 512
+"""Frames that are followed in one go, 0.5 ms of work: see `body.MAX_LINES_AT_ONCE`."""
+
 _CLOSE_OPCODE = 0x8
 _FIN_AND_CLOSE = 0x80 | _CLOSE_OPCODE
 
@@ -41,13 +44,15 @@ class FrameFollower:
         """Whether a close frame of our own may be sent now."""
         return self.between and not self.closed
 
-    def feed(self, data: bytes) -> None:
-        """Follow the bytes that pass."""
-        position = 0
-        if self._header:
+    def feed(self, data: bytes) -> int:
+        """Follow the bytes that pass; return how many may pass now, the rest is to come again."""
+        position, frames, kept = 0, 0, len(self._header)
+        if kept:
             data, self._header = self._header + data, b""
         size = len(data)
         while position < size:
+            if frames == MAX_FRAMES_AT_ONCE:
+                return position - kept
             if self._payload:
                 taken = min(self._payload, size - position)
                 self._payload -= taken
@@ -56,11 +61,13 @@ class FrameFollower:
             length = _header_length(data, position)
             if length is None or size - position < length:
                 self._header = data[position:]
-                return
+                return size - kept
             if data[position] & 0x0F == _CLOSE_OPCODE:
                 self.closed = True
             self._payload = _payload_length(data, position)
             position += length
+            frames += 1
+        return size - kept
 
 
 def build_close(code: int, reason: str, *, masked: bool) -> bytes:

@@ -67,6 +67,10 @@ _NAME = re.compile(_TOKEN + rb"++")
 # What can never become a head, seen before the head is complete.
 _NEVER = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r[^\n]")
 
+_MAX_REMEMBERED = 300
+"""Longest value whose reading is remembered, longer than any of these is in earnest; and with
+an authority (a name of 253, a port) and a length every longer one is wrong."""
+
 _RESERVED = b"x-sandbox-expect-"
 _FRAMING_ALIASES = frozenset({b"transfer-encoding", b"content-length", b"host"})
 
@@ -196,7 +200,7 @@ def parse_request_head(raw: bytes) -> RequestHead:
             raise BadRequest
     length = None
     if b"content-length" in values:
-        length = _parse_length(values[b"content-length"])
+        length = _parse_length(values[b"content-length"][:_MAX_REMEMBERED])
         if length is None or b"content-length" in repeated:
             raise BadRequest
     chunked = b"transfer-encoding" in values
@@ -231,7 +235,8 @@ def parse_response_head(raw: bytes) -> ResponseHead:
         BadUpstreamResponse: it is no response, or its framing is ambiguous.
     """
     end = raw.find(b"\r\n")
-    http_1_1, status, reason = _parse_status_line(raw[:end])
+    parse = _parse_status_line if end <= _MAX_REMEMBERED else _parse_status_line.__wrapped__
+    http_1_1, status, reason = parse(raw[:end])
     lines = raw[end + 2 : -2].split(b"\r\n") if len(raw) > end + 2 else []
     if len(lines) > MAX_RESPONSE_FIELDS:
         raise BadUpstreamResponse
@@ -253,7 +258,7 @@ def parse_response_head(raw: bytes) -> ResponseHead:
         raise BadUpstreamResponse
     length = None
     if b"content-length" in values:
-        length = _parse_length(values[b"content-length"])
+        length = _parse_length(values[b"content-length"][:_MAX_REMEMBERED])
         if length is None or b"content-length" in repeated:
             raise BadUpstreamResponse
         if chunked:
@@ -324,8 +329,12 @@ def _parse_other_form(method: bytes, target: bytes) -> bytes:
     return rest if rest.startswith(b"/") else b"/" + rest
 
 
-@functools.lru_cache(maxsize=256)
 def _is_authority(value: bytes) -> bool:
+    return len(value) <= _MAX_REMEMBERED and _matches_authority(value)
+
+
+@functools.lru_cache(maxsize=256)
+def _matches_authority(value: bytes) -> bool:
     match = _AUTHORITY.fullmatch(value)
     return match is not None and int(match[1] or 0) <= 65535
 
@@ -339,7 +348,8 @@ def _connection_options(
     value = values[b"connection"]
     if b"connection" in repeated:
         value = b",".join(value for name, value in fields if name == b"connection")
-    options = _parse_options(value)
+    parse = _parse_options if len(value) <= _MAX_REMEMBERED else _parse_options.__wrapped__
+    options = parse(value)
     if options is None:
         raise error
     return options

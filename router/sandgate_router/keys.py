@@ -6,7 +6,8 @@
 
 Exactly one key signs; the others verify what was signed before. So a new key is brought in by
 listing it as `verify` everywhere, then as `sign`, and an old one goes once its last token has
-expired. Every fault of the file is listed at once, and no fault quotes a secret. A file that
+expired. Every fault of the file is listed at once, and none quotes a value: what stands
+in the wrong place may be a secret. A file that
 turns bad while the gateway runs is reported in the log and counted, and the last good keys
 stay: a slip of an editor must not shut everybody out.
 """
@@ -18,10 +19,9 @@ import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import yaml
-
 from sandgate_router.capability import MIN_SECRET_BYTES, KeySet, parse_kid
 from sandgate_router.config import BadConfig
+from sandgate_router.yaml_file import read_stamp, read_yaml, shown
 
 log = logging.getLogger("sandgate.keys")
 
@@ -31,8 +31,6 @@ RELOAD_SECONDS = 1.0
 _MEMBERS = ("kid", "secret", "use")
 _USES = ("sign", "verify")
 _MAKE_ONE = "make one by: openssl rand -base64 32"
-
-_Stamp = tuple[int, int, int]
 
 
 def build_own_keys() -> KeySet:
@@ -46,15 +44,7 @@ def load_keys(path: Path) -> KeySet:
     Raises:
         BadConfig: with every fault of the file.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadConfig([f"keys file {path} cannot be read: {error}"]) from error
-    except yaml.YAMLError as error:
-        # Without the parser's own words, which quote the line, and with it perhaps a secret.
-        raise BadConfig([f"keys file {path} is no YAML{_place(error)}"]) from None
-    except RecursionError:
-        raise BadConfig([f"keys file {path} is nested too deeply"]) from None
+    content = read_yaml(path, kind="keys")
     try:
         return parse_keys(content)
     except BadConfig as error:
@@ -66,7 +56,9 @@ def parse_keys(content: object) -> KeySet:
     if not isinstance(content, dict) or not isinstance(content.get("keys"), list):
         raise BadConfig(["it holds no list named `keys`"])
     faults = [
-        f"{key!r} is no member of the file; it holds `keys`" for key in content if key != "keys"
+        f"{shown(key)} is no member of the file; it holds `keys`"
+        for key in content
+        if key != "keys"
     ]
     known: dict[str, bytes] = {}
     signing: list[str] = []
@@ -101,7 +93,7 @@ class _Entry:
             return
         members: Mapping[object, object] = entry
         self.faults.extend(
-            f"{key!r} is no member of a key; the members are kid, secret, use"
+            f"{shown(key)} is no member of a key; the members are kid, secret, use"
             for key in members
             if key not in _MEMBERS
         )
@@ -111,12 +103,12 @@ class _Entry:
 
     def _take_kid(self, kid: object) -> None:
         if not isinstance(kid, str):
-            self.faults.append(f"kid {kid!r} is no text; put it in quotes")
+            self.faults.append("kid is no text; put it in quotes")
             return
         try:
             self.kid = parse_kid(kid)
         except ValueError as error:
-            self.faults.append(f"kid {kid!r} {error}")
+            self.faults.append(f"kid {error}")
 
     def _take_secret(self, secret: object) -> None:
         try:
@@ -134,7 +126,7 @@ class _Entry:
 
     def _take_use(self, use: object) -> str:
         if use not in _USES:
-            self.faults.append(f"use {use!r} is none of sign, verify")
+            self.faults.append("use is none of sign, verify")
         return str(use)
 
 
@@ -145,7 +137,7 @@ class KeyFile:
         """Read it for the first time; raise BadConfig."""
         self._path = path
         # Looked at before it is read, so a change in between is seen at the next look.
-        self._stamp = _look(path)
+        self._stamp = read_stamp(path)
         self.keys = load_keys(path)
         self.failures = 0
         """How often it changed to something that cannot be used."""
@@ -155,7 +147,7 @@ class KeyFile:
 
     def reload(self) -> bool:
         """Read the file again if it has changed; tell whether there are new keys."""
-        stamp = _look(self._path)
+        stamp = read_stamp(self._path)
         if stamp == self._stamp:
             return False
         self._stamp = stamp
@@ -177,19 +169,10 @@ class KeyFile:
         """Look at the file `every` so many seconds and hand new keys on, until cancelled."""
         while True:
             await asyncio.sleep(every)
-            if self.reload():
-                replace(self.keys)
-
-
-def _look(path: Path) -> _Stamp | None:
-    """Return what changes with the file; a Kubernetes Secret changes by another link."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino, status.st_size
-
-
-def _place(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+            try:
+                if self.reload():
+                    replace(self.keys)
+            except Exception:
+                # Whatever it was: with the next file, too, a key must be taken back in time.
+                self.failures += 1
+                log.exception("keys.kept")

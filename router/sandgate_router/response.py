@@ -46,6 +46,7 @@ class ResponseReader:
         "answering",
         "done",
         "head",
+        "rest",
         "surplus",
         "switched",
     )
@@ -72,6 +73,8 @@ class ResponseReader:
         """Whether the head has been given out, so that nothing can be refused any more."""
         self.done = False
         """Whether the response is complete."""
+        self.rest = b""
+        """Bytes that were not looked at yet, to be fed again at the next turn of the loop."""
         self.surplus = False
         """Whether bytes came that belong to no response."""
         self.switched: bytes | None = None
@@ -204,6 +207,7 @@ class ResponseReader:
         except BadFraming as error:
             raise BadUpstreamResponse from error
         self.done = decoder.done
+        self.rest = decoder.rest
         self.surplus = bool(decoder.surplus)
         if self._rechunk:
             content = encode_chunk(content) if content else b""

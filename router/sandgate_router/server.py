@@ -31,23 +31,28 @@ from sandgate_router.access_log import AccessLog
 from sandgate_router.addresses import AddressPolicy
 from sandgate_router.asgi import AppHost
 from sandgate_router.callers import CallerFile
+from sandgate_router.claim_metrics import ClaimMetrics
 from sandgate_router.client import LINGER_SECONDS, ClientConnection
 from sandgate_router.config import BadConfig, Command, Config, ListenAddress
 from sandgate_router.connect import Connector
 from sandgate_router.control.app import build_control_app
 from sandgate_router.control.events import EventRing
+from sandgate_router.counted import CountedElsewhere
 from sandgate_router.credentials import Credentials, build_credentials
 from sandgate_router.denied import Denied
 from sandgate_router.event_log import configure_logging
 from sandgate_router.gateway import Gateway
 from sandgate_router.interfaces import is_own_address
+from sandgate_router.kube.access import BadAccess, load_access
 from sandgate_router.limits import InFlight, connection_limit
+from sandgate_router.line_writer import LineWriter
 from sandgate_router.metrics import RequestMetrics
 from sandgate_router.pod_ip import PodIp
 from sandgate_router.probes import Readiness, build_metrics_app
 from sandgate_router.registry.base import Registry
 from sandgate_router.registry.dns import DnsRegistry
 from sandgate_router.registry.dns_lookup import BadResolvConf, StubResolver
+from sandgate_router.registry.kubernetes import KubernetesRegistry
 from sandgate_router.registry.local import IsolationUnavailable, build_local_registry
 from sandgate_router.registry.static import BadSandboxFile, StaticRegistry
 from sandgate_router.relay import Relay
@@ -89,7 +94,14 @@ def main(command: Command, flags: Mapping[str, str]) -> int:
         command: `up` has the defaults of a laptop, `router` those of a cluster.
         flags: settings by the name of their variable; they win over the environment.
     """
-    configure_logging()
+    lines = configure_logging()
+    try:
+        return _run(command, flags, lines)
+    finally:
+        lines.close()
+
+
+def _run(command: Command, flags: Mapping[str, str], lines: LineWriter) -> int:
     try:
         config = Config.from_environ(os.environ, command=command, flags=flags)
         credentials = build_credentials(config)
@@ -97,8 +109,8 @@ def main(command: Command, flags: Mapping[str, str]) -> int:
         registry = _build_registry(config, descriptors=_raise_descriptor_limit())
         listener = _bind(config.listen)
         metrics_listener = _bind(config.metrics_listen) if config.metrics_listen else None
-    except (BadConfig, BadResolvConf, BadSandboxFile, CannotListen) as error:
-        return _refuse(str(error))
+    except (BadAccess, BadConfig, BadResolvConf, BadSandboxFile, CannotListen) as error:
+        return _refuse(str(error), lines)
     _tune_allocator()
     gc.set_threshold(GARBAGE_THRESHOLD, 10, 10)
     try:
@@ -112,13 +124,15 @@ def main(command: Command, flags: Mapping[str, str]) -> int:
                     listener,
                     metrics_listener,
                     callers=callers,
+                    lines=lines,
                 )
             )
     except (BadSandboxFile, CannotListen, IsolationUnavailable) as error:
-        return _refuse(str(error))
+        return _refuse(str(error), lines)
 
 
-def _refuse(message: str) -> int:
+def _refuse(message: str, lines: LineWriter) -> int:
+    lines.close()  # what led to it stands before it
     for line in message.splitlines():
         sys.stderr.write(f"sandgate: {line}\n")
     return 2
@@ -128,6 +142,10 @@ def _build_registry(config: Config, *, descriptors: int) -> Registry:
     kind, _, argument = config.registry.partition(":")
     if kind == "static":
         return StaticRegistry(Path(argument))
+    if kind == "kubernetes":
+        return KubernetesRegistry(
+            load_access(config.kubeconfig), _build_policy(config), namespaces=config.namespaces
+        )
     if kind == "dns":
         return DnsRegistry(
             StubResolver(), _build_policy(config), cluster_domain=config.cluster_domain
@@ -148,10 +166,14 @@ async def _serve(
     metrics_listener: socket.socket | None,
     *,
     callers: CallerFile | None = None,
+    lines: LineWriter | None = None,
 ) -> int:
     loop = asyncio.get_running_loop()
     readiness = Readiness()
-    gateway = build_gateway(config, registry, credentials, clock=loop.time)
+    lines = lines or LineWriter()
+    gateway = build_gateway(config, registry, credentials, clock=loop.time, lines=lines)
+    _count_faults(gateway.metrics, callers, lines)
+    gateway.metrics.registry.register(ClaimMetrics(registry))
     registry.subscribe(gateway.relay.connector.forget)
     registry.watch(gateway.relay.connector.pool)
     events = EventRing()
@@ -191,8 +213,31 @@ async def _serve(
     return 0
 
 
+def _count_faults(metrics: RequestMetrics, callers: CallerFile | None, lines: LineWriter) -> None:
+    metrics.registry.register(
+        CountedElsewhere(
+            "sandgate_log_lines_dropped",
+            "Lines of the log that were not written, since nobody read it fast enough.",
+            lambda: lines.dropped,
+        )
+    )
+    if callers is not None:
+        metrics.registry.register(
+            CountedElsewhere(
+                "sandgate_caller_reload_failures",
+                "Times that the file of callers changed to one that cannot be used.",
+                lambda: callers.failures,
+            )
+        )
+
+
 def build_gateway(
-    config: Config, registry: Registry, credentials: Credentials, *, clock: Callable[[], float]
+    config: Config,
+    registry: Registry,
+    credentials: Credentials,
+    *,
+    clock: Callable[[], float],
+    lines: LineWriter | None = None,
 ) -> Gateway:
     """Return what all connections share, with no connection yet."""
     metrics = RequestMetrics()
@@ -228,7 +273,7 @@ def build_gateway(
         authorizer=credentials.authorizer,
         loopback_only=config.listen.is_loopback and config.effective_auth == "none",
         metrics=metrics,
-        access_log=AccessLog(config.access_log),
+        access_log=AccessLog(config.access_log, writer=lines),
         clock=clock,
         max_connections=connection_limit(config.max_connections),
     )
@@ -339,7 +384,6 @@ async def _let_go(gateway: Gateway) -> None:
         async with asyncio.timeout(LINGER_SECONDS):
             while gateway.connections:  # noqa: ASYNC110 - nothing else happens any more
                 await asyncio.sleep(0.01)
-    await asyncio.to_thread(gateway.access_log.close)
 
 
 @contextlib.asynccontextmanager

@@ -43,6 +43,9 @@ _SINGLE_FIELDS = ROUTING_FIELDS | {TIMEOUT, b"x-sandbox-token"}
 REMEMBERED_TARGETS = 16_384
 """Routings whose check is remembered, by the bytes of the fields: 0.3 µs instead of 3."""
 
+MAX_POD_IP_BYTES = 64
+"""Longest X-Sandbox-Pod-IP that is remembered; an IPv6 address has 39 characters, and a zone."""
+
 _SECONDS = re.compile(rb"[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}")
 """Plain decimals only: `float()` would also take `1e3`, `1_0` and `nan`."""
 
@@ -95,7 +98,13 @@ def parse_routing(
     ):
         raise AmbiguousRouting
     get = values.get
-    return _parse_routing(get(ID), get(NAMESPACE), get(PORT), get(UID), get(POD_IP))
+    pod_ip = get(POD_IP)
+    if pod_ip is not None and len(pod_ip) > MAX_POD_IP_BYTES:
+        # No address; whether that matters is a setting. It is not worth remembering.
+        return _parse_routing(get(ID), get(NAMESPACE), get(PORT), get(UID), None)._replace(
+            pod_ip=pod_ip.decode("latin-1")
+        )
+    return _parse_routing(get(ID), get(NAMESPACE), get(PORT), get(UID), pod_ip)
 
 
 @functools.lru_cache(maxsize=REMEMBERED_TARGETS)

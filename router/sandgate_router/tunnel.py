@@ -40,6 +40,9 @@ class TunnelClient(Protocol):
     def resume_content(self) -> None:
         """Take bytes of the client again."""
 
+    def hold(self, data: bytes) -> None:
+        """Hand `data` over once more at the next turn of the loop, and read none before."""
+
     def close(self, *, status: int) -> None:
         """Close after what has been sent, and count the exchange."""
 
@@ -149,8 +152,10 @@ class Tunnel:
     def client_data(self, data: bytes) -> None:
         """Pass bytes of the client on."""
         self._touch()
-        self._from_client.feed(data)
-        self._connection.write(data)
+        passing = self._from_client.feed(data)
+        self._connection.write(data[:passing])
+        if passing < len(data):
+            self._client.hold(data[passing:])
 
     def client_ended(self) -> None:
         """Pass the end of the client's side on."""
@@ -175,8 +180,10 @@ class Tunnel:
     def response_data(self, data: bytes) -> None:
         """Pass bytes of the sandbox on."""
         self._touch()
-        self._from_sandbox.feed(data)
-        self._client.send(data)
+        passing = self._from_sandbox.feed(data)
+        self._client.send(data[:passing])
+        if passing < len(data):
+            self._connection.hold(data[passing:])
 
     def upstream_half_closed(self) -> bool:
         """Pass the end of the sandbox's side on, and keep the other open."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -65,6 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_gone",
+        "_held",
         "_paused",
         "_transport",
         "closed",
@@ -90,6 +92,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.reused = False
         self.closed = False
         self._paused = False
+        self._held = b""
+        """Bytes that the handler takes at its next turn; none are read before."""
         self._gone = gone
         self._transport: asyncio.Transport
 
@@ -118,7 +122,20 @@ class UpstreamConnection(asyncio.Protocol):
         """Take bytes from the sandbox again."""
         if self._paused and not self._transport.is_closing():
             self._paused = False
-            self._transport.resume_reading()
+            if self._held:
+                asyncio.get_running_loop().call_soon(self._take_turn)
+            else:
+                self._transport.resume_reading()
+
+    def hold(self, data: bytes) -> None:
+        """Hand `data` to the handler once more at the next turn of the loop, and read none before.
+
+        One sandbox that sends a million tiny pieces must not keep all others waiting.
+        """
+        if not self._held and not self._paused and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._held = data
+        asyncio.get_running_loop().call_soon(self._take_turn)
 
     def abort(self) -> None:
         """Close at once; the handler learns nothing more."""
@@ -152,6 +169,8 @@ class UpstreamConnection(asyncio.Protocol):
         """Pass bytes to the exchange; on an idle connection they are an error."""
         if self.handler is None:
             self.abort()
+        elif self._held:  # read before the pause took effect
+            self._held += data
         else:
             self.handler.response_data(data)
 
@@ -167,6 +186,9 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the pool; an exchange that still runs learns that its sandbox is gone."""
         self.closed = True
+        while self._held and self.handler is not None:
+            data, self._held = self._held, b""
+            self.handler.response_data(data)
         if self.handler is not None and isinstance(exc, OSError):
             self._read_last_bytes(self.handler)
         if self.handler is not None:
@@ -182,6 +204,18 @@ class UpstreamConnection(asyncio.Protocol):
         """Pass on that the sandbox has caught up."""
         if self.handler is not None:
             self.handler.upstream_writable()
+
+    def _take_turn(self) -> None:
+        """Hand over what was held, and read on when nothing is held again."""
+        if not self._held or self._paused or self.closed:
+            return
+        data, self._held = self._held, b""
+        if self.handler is None:
+            self.abort()  # nobody asked for them
+            return
+        self.handler.response_data(data)
+        if not self._held and not self._paused and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _read_last_bytes(self, handler: Handler) -> None:
         """Read what came before a reset that a write has met first.
@@ -204,7 +238,7 @@ class UpstreamPool:
         self._clock = clock
         self._idle: dict[Endpoint, list[UpstreamConnection]] = {}
         self._all: dict[Endpoint, set[UpstreamConnection]] = {}
-        self._last_end: dict[Endpoint, float] = {}
+        self._dialling: Counter[Endpoint] = Counter()
 
     def __repr__(self) -> str:
         idle = sum(len(connections) for connections in self._idle.values())
@@ -214,12 +248,14 @@ class UpstreamPool:
         return sum(len(connections) for connections in self._all.values())
 
     def is_busy(self, endpoint: Endpoint) -> bool:
-        """Tell whether an exchange or a tunnel with this endpoint is under way."""
-        return any(connection.lent for connection in self._all.get(endpoint, ()))
+        """Tell whether an exchange or a tunnel with this endpoint is under way, or a dial."""
+        return endpoint in self._dialling or any(
+            connection.lent for connection in self._all.get(endpoint, ())
+        )
 
     def last_end(self, endpoint: Endpoint) -> float | None:
         """Return when the last one ended, on the pool's clock; None before the first."""
-        return self._last_end.get(endpoint)
+        return endpoint.last_end
 
     def acquire(self, endpoint: Endpoint) -> UpstreamConnection | None:
         """Return an idle connection of this endpoint, the one used last, or None."""
@@ -245,7 +281,7 @@ class UpstreamPool:
         connection.handler = None
         connection.lent = False
         connection.resume_reading()
-        self._last_end[endpoint] = now
+        endpoint.last_end = now
         idle = self._idle.setdefault(endpoint, [])
         if connection.closed or connection.unsent or len(idle) >= MAX_IDLE_PER_ENDPOINT:
             connection.abort()
@@ -263,6 +299,7 @@ class UpstreamPool:
             ConnectionRefused, ConnectionTimeout: after the last try, or five seconds.
         """
         error: GatewayError = ConnectionTimeout(_about(ConnectionTimeout, endpoint))
+        self._dialling[endpoint] += 1
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 for pause in (*DIAL_DELAYS, None):
@@ -276,12 +313,16 @@ class UpstreamPool:
                     await asyncio.sleep(pause)
         except TimeoutError:
             pass
+        finally:
+            self._dialling[endpoint] -= 1
+            if not self._dialling[endpoint]:
+                del self._dialling[endpoint]
+            endpoint.last_end = self._clock()
         raise error
 
     def close_endpoint(self, endpoint: Endpoint) -> None:
         """Abort every connection of an endpoint that left the table, lent ones included."""
         self._idle.pop(endpoint, None)
-        self._last_end.pop(endpoint, None)
         for connection in list(self._all.get(endpoint, ())):
             if connection.handler is not None:
                 connection.handler.endpoint_gone()
@@ -329,6 +370,8 @@ class UpstreamPool:
 
     def _forget(self, connection: UpstreamConnection) -> None:
         endpoint = connection.endpoint
+        if connection.lent:
+            endpoint.last_end = self._clock()
         connections = self._all.get(endpoint)
         if connections is not None:
             connections.discard(connection)

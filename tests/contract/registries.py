@@ -12,16 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from support.fake_kube import FakeKube, fake_kube
+from support.fake_kube.kinds import POOLS, TEMPLATES
+from support.fake_kube.objects import template, warm_pool
 from support.fake_starter import FakeStarter
 from support.local_sandbox import pool
 
 from sandgate_router.addresses import IpAddress, Verdict
 from sandgate_router.errors import DnsError
+from sandgate_router.kube.access import Access, TokenSource
 from sandgate_router.names import DEFAULT_NAMESPACE, DEFAULT_PORT, Label
 from sandgate_router.registry import static
 from sandgate_router.registry.base import Claim, ClaimRequest, Registry
 from sandgate_router.registry.dns import DnsRegistry
 from sandgate_router.registry.dns_lookup import Answer, NoSuchName
+from sandgate_router.registry.kubernetes import KubernetesRegistry
 from sandgate_router.registry.local import LocalRegistry
 from sandgate_router.registry.local.plain import PlainSandbox
 from sandgate_router.registry.static import StaticRegistry
@@ -37,6 +42,12 @@ class Harness(Protocol):
     """Whether it has pools and claims; without them it only routes."""
     registry: Registry
 
+    async def open(self) -> None:
+        """Begin what the registry stands on, before it is started."""
+
+    async def shut(self) -> None:
+        """End what the registry stood on."""
+
     async def sandbox(self) -> Target:
         """Return a sandbox that can be reached."""
 
@@ -44,20 +55,38 @@ class Harness(Protocol):
         """Have it be reached no more."""
 
 
+class Grounded:
+    """What harnesses share whose registry stands on nothing else."""
+
+    async def open(self) -> None:
+        """Do nothing."""
+
+    async def shut(self) -> None:
+        """Do nothing."""
+
+
 class ClaimingHarness(Harness, Protocol):
     """One registry with a pool `py` of so many members at most."""
 
+    is_sole: bool
+    """Whether the registry itself orders who waits, limits pools and ends what it started: in a
+    cluster others do."""
+
     async def kill(self, claim: Claim) -> None:
         """Have a claimed sandbox die unasked."""
+
+    def make_room(self, members: int) -> None:
+        """Let there be so many members, where others than the registry limit them."""
 
     def living(self) -> int:
         """Return how many sandboxes live."""
 
 
-class LocalHarness:
+class LocalHarness(Grounded):
     """The local registry over sandboxes that are only names."""
 
     has_claims = True
+    is_sole = True
 
     def __init__(self, folder: Path, *, warm: int = 1, most: int = 4) -> None:
         del folder
@@ -79,6 +108,9 @@ class LocalHarness:
     async def kill(self, claim: Claim) -> None:
         """Say that it died."""
         next(member for member in self._starter.members if member.uid == claim.uid).die()
+
+    def make_room(self, members: int) -> None:
+        """Do nothing: the registry itself does."""
 
     def living(self) -> int:
         """Return how many have not been ended."""
@@ -109,7 +141,7 @@ class PlainHarness(LocalHarness):
         return 0 if folder is None else len(list(folder.path.glob("*/http.sock")))
 
 
-class StaticHarness:
+class StaticHarness(Grounded):
     """The static registry over a file of its own."""
 
     has_claims = False
@@ -134,7 +166,7 @@ class StaticHarness:
         self._path.write_text(f"sandboxes:\n{sandboxes}")
 
 
-class DnsHarness:
+class DnsHarness(Grounded):
     """The dns registry over a lookup that a test answers."""
 
     has_claims = False
@@ -165,6 +197,80 @@ class DnsHarness:
         if name not in self._names:
             raise NoSuchName
         return Answer((ipaddress.ip_address("10.0.0.7"),), ttl=5.0)
+
+    def judge(self, address: IpAddress) -> Verdict:
+        """Allow every address."""
+        del address
+        return "allowed"
+
+
+class KubernetesHarness:
+    """The kubernetes registry over an API server and a controller of our own."""
+
+    has_claims = True
+    is_sole = False
+
+    def __init__(self, folder: Path, *, warm: int = 1, most: int = 4) -> None:
+        del folder
+        self._warm = warm
+        self._most = most
+        self._kube: FakeKube | None = None
+        self._registry: KubernetesRegistry | None = None
+        self._stack = contextlib.AsyncExitStack()
+
+    @property
+    def registry(self) -> Registry:
+        """The registry, once opened."""
+        assert self._registry is not None
+        return self._registry
+
+    async def open(self) -> None:
+        """Run the API server, with the pool in it."""
+        self._kube = kube = await self._stack.enter_async_context(fake_kube())
+        kube.controller.capacity = self._most
+        kube.store.create(TEMPLATES, "default", template())
+        kube.store.create(POOLS, "default", warm_pool(POOL, replicas=self._warm))
+        self._registry = KubernetesRegistry(Access(kube.url, None, TokenSource()), AnyAddress())
+
+    async def shut(self) -> None:
+        """Stop it."""
+        await self._stack.aclose()
+
+    async def sandbox(self) -> Target:
+        """Claim one."""
+        claim = await self.registry.claim(ClaimRequest(pool=POOL, namespace=DEFAULT_NAMESPACE))
+        return Target(claim.sandbox, claim.namespace, DEFAULT_PORT)
+
+    async def take_away(self, target: Target) -> None:
+        """Release it."""
+        (name,) = (c.name for c in self.registry.claims() if c.sandbox == target.sandbox)
+        await self.registry.release(target.namespace, name)
+
+    async def kill(self, claim: Claim) -> None:
+        """Have its pod fail, and wait until the gateway has heard of it."""
+        assert self._kube is not None
+        target = Target(claim.sandbox, claim.namespace, DEFAULT_PORT)
+        self._kube.controller.fail(claim.namespace, claim.sandbox, "killed by SIGKILL")
+        await until(
+            lambda: (
+                [c.state for c in self.registry.claims() if c.name == claim.name] == ["failed"]
+                and self.registry.endpoint(target) is None
+            )
+        )
+
+    def make_room(self, members: int) -> None:
+        """Have the cluster's quota allow more."""
+        assert self._kube is not None
+        self._kube.controller.capacity = members
+
+    def living(self) -> int:
+        """Return how many sandboxes have not failed."""
+        assert self._kube is not None
+        return self._kube.controller.living()
+
+
+class AnyAddress:
+    """The policy of a cluster that is on loopback."""
 
     def judge(self, address: IpAddress) -> Verdict:
         """Allow every address."""

@@ -130,7 +130,8 @@ async def test_it_takes_the_golden_release_request() -> None:
         assert (await client.read_answer()).status == 204
 
 
-async def _release(namespace: Label, name: Label) -> None:
+async def _release(namespace: Label, name: Label, *, uid: str | None = None) -> None:
+    assert uid is None
     assert (namespace, name) == ("default", "tour")
 
 

@@ -136,6 +136,25 @@ def test_files_give_the_golden_answers(runtime: RuntimeServer) -> None:
     assert (missing.status_code, missing.json()) == (404, read_json("file-refusal.json"))
 
 
+def test_it_takes_the_golden_write_and_gives_the_golden_directory_and_refusal(
+    runtime: RuntimeServer,
+) -> None:
+    added = b"".join(f"{name}: {value}\r\n".encode() for name, value in EXPECTED.items())
+    message = read("write-request.http").replace(b"\r\n", b"\r\n" + added, 1)
+    assert exchange(runtime, message).status_code == 204
+    assert (runtime.base / "run.py").read_bytes() == b'print("hello")\n'
+    (runtime.base / "src").mkdir(exist_ok=True)
+    for name, mode in (("run.py", 0o644), ("src", 0o755)):
+        (runtime.base / name).chmod(mode)
+        os.utime(runtime.base / name, (NOON, NOON))
+    listing = runtime.client.get("/v1/files/?recursive=false").json()
+    golden = read_json("directory-answer.json")
+    shown = [_with_usual_size(entry, runtime.base) for entry in listing["entries"]]
+    assert shown == golden["entries"]
+    missing = runtime.client.get("/v1/files/missing.py")
+    assert (missing.status_code, missing.json()) == (404, read_json("missing-file.json"))
+
+
 def _with_usual_size(entry: dict[str, Any], base: Path) -> dict[str, Any]:
     """Give a directory the size of the example: it is the file system's to choose."""
     is_directory = stat.S_ISDIR((base / entry["name"]).stat().st_mode)

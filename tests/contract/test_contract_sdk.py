@@ -1,7 +1,7 @@
 """The handle's side of the wire: the requests it sends, the answers it understands."""
 
-import io
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -10,11 +10,16 @@ from contract.goldens import UID, body_of, field_of, read, read_json, with_field
 from support.scripted_server import ScriptedServer, chunk, response, stream_head
 
 from sandgate import CommandResult, Gateway, Output, Sandbox, Sandboxes, Started, errors
-from sandgate._wire.files import parse_file_refusal, parse_listing
+from sandgate._wire.claims import Grant
+from sandgate._wire.control import Control
+from sandgate._wire.file_errors import parse_file_refusal
+from sandgate._wire.files import parse_listing
+from sandgate._wire.following import Following
+from sandgate._wire.lease import Access, Lease
 from sandgate._wire.message import Reply
-from sandgate._wire.processes import CommandStream
+from sandgate._wire.processes import parse_spec
 from sandgate._wire.refusals import parse_refusal
-from sandgate.types import Exit, FileInfo
+from sandgate.types import Claim, Exit, FileInfo
 
 GONE_HEAD, _, GONE_BODY = read("error.http").partition(b"\r\n\r\n")
 
@@ -43,6 +48,13 @@ def sent(server: ScriptedServer) -> bytes:
 def with_key(message: bytes, name: str) -> bytes:
     """Put the golden message's idempotency key, which is random, into `message`."""
     return with_field(message, "idempotency-key", field_of(name, "idempotency-key"))
+
+
+def follow() -> Following:
+    """Return what reads the event stream of a command."""
+    claim = Claim("tour", "default", "python-3lrgi36moicmsgeo", 8888, "none")
+    lease = Lease(Access(Control()), Grant(claim, None), clock=time.monotonic)
+    return Following(lease, clock=time.monotonic, spec=parse_spec("x", env={}), key="k")
 
 
 def test_it_sends_the_golden_claim_request(server: ScriptedServer, sandbox: Sandbox) -> None:
@@ -74,34 +86,17 @@ def test_it_understands_the_golden_pools(server: ScriptedServer) -> None:
     assert (pool.hit_rate, pool.last_error) == (1.0, None)
 
 
-def test_it_sends_the_golden_upload(server: ScriptedServer, sandbox: Sandbox) -> None:
-    server.answer("POST", "/upload", response(body=read("upload-answer.json")))
+def test_it_sends_the_golden_write_request(server: ScriptedServer, sandbox: Sandbox) -> None:
+    server.answer("PUT", "/v1/files/run.py", response(204))
     sandbox.files.write("run.py", 'print("hello")\n')
-    message = sent(server)
-    boundary = server.requests[-1].value("content-type")
-    assert boundary is not None
-    # The boundary is random, of one length.
-    random = boundary.partition("=")[2].encode()
-    golden = field_of("upload-request.http", "content-type").partition(b"=")[2]
-    assert len(random) == len(golden)
-    assert message.replace(random, golden) == read("upload-request.http")
+    assert sent(server) == read("write-request.http")
 
 
-def test_it_streams_a_file_object_in_the_same_form(
-    server: ScriptedServer, sandbox: Sandbox
-) -> None:
-    server.answer("POST", "/upload", response(body=read("upload-answer.json")))
-    sandbox.files.write("run.py", io.BytesIO(b'print("hello")\n'))
-    request = server.requests[-1]
-    random = (request.value("content-type") or "").partition("=")[2].encode()
-    golden = field_of("upload-request.http", "content-type").partition(b"=")[2]
-    assert request.body.replace(random, golden) == body_of("upload-request.http")
-
-
-def test_it_sends_the_golden_download_request(server: ScriptedServer, sandbox: Sandbox) -> None:
-    server.answer("GET", "/download/src%2Frun.py", response(body=b"x"))
-    sandbox.files.read("src/run.py")
-    assert sent(server) == read("download-request.http")
+def test_it_sends_the_golden_read_request(server: ScriptedServer, sandbox: Sandbox) -> None:
+    content = response(body=b"x", content_type="application/octet-stream")
+    server.answer("GET", "/v1/files/src%2Frun.py", content)
+    assert sandbox.files.read("src/run.py") == b"x"
+    assert sent(server) == read("read-request.http")
 
 
 def test_it_sends_the_golden_run_request_and_understands_the_golden_event_stream(
@@ -122,9 +117,10 @@ def test_it_sends_the_golden_run_request_and_understands_the_golden_event_stream
 
 
 def test_the_golden_event_stream_may_be_cut_anywhere() -> None:
-    stream = CommandStream()
-    events = [event for byte in read("event-stream.txt") for event in stream.receive(bytes([byte]))]
-    stream.end()
+    following = follow()
+    pieces = [bytes([byte]) for byte in read("event-stream.txt")]
+    events = [event for piece in pieces for event in following.receive(piece)]
+    following.end()
     assert events == [
         Started("d8070b90c841d992", 8),
         Output("stdout", b"hello\n"),
@@ -133,7 +129,7 @@ def test_the_golden_event_stream_may_be_cut_anywhere() -> None:
 
 
 def test_it_understands_that_a_program_is_missing() -> None:
-    started, output, exit_ = CommandStream().receive(read("event-stream-missing-program.txt"))
+    started, output, exit_ = follow().receive(read("event-stream-missing-program.txt"))
     assert started == Started(None, None)
     assert isinstance(output, Output)
     assert output.data.startswith(b"Failed to execute command: ")
@@ -142,10 +138,13 @@ def test_it_understands_that_a_program_is_missing() -> None:
 
 
 def test_it_understands_the_golden_listing() -> None:
-    assert parse_listing(Reply(200, [], read("list-answer.json"))) == [
-        FileInfo("run.py", False, 15, datetime(2026, 11, 30, 12, tzinfo=UTC)),
-        FileInfo("src", True, 4096, datetime(2026, 11, 30, 12, tzinfo=UTC)),
+    page = parse_listing(Reply(200, [], read("directory-answer.json")))
+    noon = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    assert page.found == [
+        FileInfo("run.py", False, 15, noon, "0644"),
+        FileInfo("src", True, 4096, noon, "0755"),
     ]
+    assert page.cursor is None
 
 
 def test_it_understands_the_golden_error() -> None:
@@ -159,7 +158,7 @@ def test_it_understands_the_golden_error() -> None:
 
 def test_it_understands_the_golden_refusals_of_the_runtime() -> None:
     missing = parse_file_refusal(
-        Reply(404, [], read("file-refusal.json")), method="GET", path="run.py"
+        Reply(404, [], read("missing-file.json")), method="GET", path="missing.py"
     )
     assert isinstance(missing, FileNotFoundError)
     replaced = parse_refusal(Reply(421, [], read("runtime-refusal.json")), method="POST")

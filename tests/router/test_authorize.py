@@ -98,7 +98,7 @@ def test_as_a_bearer_token_it_ends_at_the_gateway(scheme: str) -> None:
 
 def test_x_sandbox_token_decides_and_authorization_is_the_application_s() -> None:
     good, other = token(), token("other")
-    for theirs in (f"Bearer {other}", f"Bearer {scoped(name='other')}", "Basic eDp5", "Bearer x"):
+    for theirs in (f"Bearer {other}", f"Bearer {scoped()[:-1]}", "Basic eDp5", "Bearer x"):
         grant = check(f"Authorization: {theirs}", f"X-Sandbox-Token: {good}")
         assert grant == Grant(secret=None, uid="u-1")
     for bad in ("", "x", good[:-1], f"Bearer {good}", scoped()):
@@ -106,6 +106,20 @@ def test_x_sandbox_token_decides_and_authorization_is_the_application_s() -> Non
             Unauthenticated
         )
     assert refused(f"Authorization: Bearer {good}", f"X-Sandbox-Token: {other}") is Forbidden
+
+
+@pytest.mark.parametrize("theirs", ["Bearer hunter2", "bearer  hunter2", f"Bearer {scoped()}"])
+def test_another_credential_of_the_gateway_beside_the_token_ends_here_too(theirs: str) -> None:
+    by = ByCapability(
+        capabilities(),
+        ScopedTokens(SCOPED_SECRET, now=time.time),
+        clock=time.monotonic,
+        router_token="hunter2",
+    )
+    grant = check(f"X-Sandbox-Token: {token()}", f"Authorization: {theirs}", by=by)
+    assert grant == Grant(secret=theirs.encode(), uid="u-1")
+    assert check(f"X-Sandbox-Token: {token()}", "Authorization: Bearer app", by=by).secret is None
+    assert refused(f"Authorization: {theirs.replace(scoped(), 'x')}", by=by) is Unauthenticated
 
 
 @pytest.mark.parametrize(
@@ -245,7 +259,8 @@ def test_no_credential_is_in_a_repr() -> None:
     by = by_capability()
     check(f"X-Sandbox-Token: {good}", by=by)
     check(f"Authorization: Bearer {scoped()}", by=by)
-    shown = repr((by, SharedToken("hunter2"), vars(by)))
+    grants = [Grant(), Grant(secret=b"Bearer hunter2", uid="u-1")]
+    shown = repr((by, SharedToken("hunter2"), vars(by), grants))
     for secret in ("sssss", "hunter2", "sg1.", "v1.", "0123456789abcdef"):
         assert secret not in shown
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandgate_router.body import (
+    MAX_LINES_AT_ONCE,
     BadFraming,
     ChunkedDecoder,
     CloseDecoder,
@@ -21,8 +22,10 @@ def decode(decoder: Decoder, pieces: list[bytes]) -> bytes:
     for piece in pieces:
         if decoder.done:
             decoder.surplus += piece
-        else:
-            content += decoder.feed(piece)
+            continue
+        content += decoder.feed(piece)
+        while decoder.rest:
+            content += decoder.feed(decoder.rest)
     return content
 
 
@@ -102,6 +105,15 @@ def test_trailers_of_a_response_are_dropped_and_bounded() -> None:
         decode(ChunkedDecoder(drop_trailers=True), [b"0\r\n" + b"X-T: 1\r\n" * 10_000])
     with pytest.raises(BadFraming):
         decode(ChunkedDecoder(drop_trailers=True), [b"0\r\nno colon\r\n\r\n"])
+
+
+def test_many_tiny_chunks_are_read_in_turns_and_none_is_lost() -> None:
+    decoder, data = ChunkedDecoder(), b"1\r\nx\r\n" * 2_000 + b"0\r\n\r\n"
+    first = decoder.feed(data)
+    assert first == b"x" * (MAX_LINES_AT_ONCE // 2)
+    assert len(decoder.rest) == len(data) - len(first) * 6
+    assert first + decode(decoder, [decoder.rest]) == b"x" * 2_000
+    assert decoder.done
 
 
 def test_content_of_known_length_leaves_the_rest() -> None:

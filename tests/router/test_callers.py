@@ -143,10 +143,13 @@ def test_a_token_in_place_of_its_digest_is_never_quoted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b"callers: []\ncallers: []", "line 2: a member comes twice"),
-        (b"callers: [", "line 1: "),
-        (b"callers: !!python/object:os.system []", "line 1: could not determine a constructor"),
-        (b"\xff", "cannot be read: it is no YAML in UTF-8"),
+        (b"callers: []\ncallers: []", ", line 2, column 1: a member comes twice"),
+        (b"callers: [", ", line 1, column 11: it is no YAML there"),
+        (b"callers: !!python/object:os.system []", ", line 1, column 10: it is no YAML there"),
+        (b"\xff", "cannot be read: it is no text in UTF-8"),
+        (b"? [callers] : b", ", line 1, column 3: it is no YAML there"),
+        (b"callers: []\nx: 2026-11-31", ", line 2, column 4: a date, a number or the like that"),
+        (b"callers: []\nx: 0b_", ", line 2, column 4: a date, a number or the like that"),
         (b"[" * 5000, "nested too deeply"),
         (b"callers: []\nkeys: []", "'keys' is no member of the file; it holds `callers`"),
     ],
@@ -193,8 +196,14 @@ async def test_a_changed_file_counts_and_a_broken_one_keeps_the_old_callers(
         write(path, "callers: [", at=3)
         kept = await logged("callers.kept")
         assert kept.levelno == logging.ERROR
-        assert f"callers file {path}: line 1: " in vars(kept)["reason"]
+        assert f"callers file {path}, line 1, " in vars(kept)["reason"]
         assert callers.find(b"second") is not None
+
+        for number, slip in enumerate(("? [a] : b", "x: 2026-11-31", "x: 0b_")):
+            write(path, slip, at=5 + number)
+            assert f"callers file {path}, line 1, " in vars(await logged("callers.kept"))["reason"]
+        assert callers.find(b"second") is not None
+        assert callers.failures == 4
 
         path.unlink()
         assert "No such file" in vars(await logged("callers.kept"))["reason"]
@@ -204,6 +213,31 @@ async def test_a_changed_file_counts_and_a_broken_one_keeps_the_old_callers(
         await logged("callers.read")
         assert (callers.find(b"second"), callers.find(b"third") is not None) == (None, True)
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_whatever_fails_the_next_file_is_followed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sandgate_router.callers.RELOAD_SECONDS", 0.001)
+    path = tmp_path / "callers.yaml"
+    write(path, text("ci", "first"), at=1)
+    callers = CallerFile(path)
+
+    def fail(path: Path) -> None:
+        raise ValueError(f"a slip of ours at {path.name}")
+
+    async with callers.following(), asyncio.timeout(20):
+        with monkeypatch.context() as broken:
+            broken.setattr("sandgate_router.callers.load_callers", fail)
+            write(path, text("ci", "second"), at=2)
+            while not callers.failures:
+                await asyncio.sleep(0.001)
+        assert callers.find(b"first") is not None
+        write(path, text("ci", "third"), at=3)
+        while callers.find(b"third") is None:
+            await asyncio.sleep(0.001)
+    assert callers.find(b"first") is None
+    assert "callers.kept" in [record.message for record in caplog.records]
 
 
 def test_the_setting_names_the_file() -> None:

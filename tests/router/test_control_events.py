@@ -281,6 +281,17 @@ async def test_head_has_the_fields_and_ends() -> None:
 # Its beginning and its end
 
 
+async def test_http_1_0_has_no_stream_and_is_told_what_to_do() -> None:
+    async with running_control(FakeRegistry()) as control, connect(control.gateway.port) as client:
+        await client.send(b"GET /v1/events HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        answer = await client.read_answer()
+    assert answer.status == 505
+    assert answer.one("transfer-encoding") is None
+    refusal = json.loads(answer.body)
+    assert refusal["code"] == "version_not_supported"
+    assert "HTTP/1.1" in refusal["detail"]
+
+
 async def test_a_gateway_that_stops_ends_its_streams_cleanly() -> None:
     kept = ring()
     async with running_control(FakeRegistry(), events=kept) as control:

@@ -36,6 +36,8 @@ WRONG = [
     encode(["2026-11-30T12:00:00+00:00", "default", 1]),
     encode(["2026-11-30T12:00:00", "default", "a"]),
     encode(["2026-11-30T13:00:00+01:00", "default", "a"]),
+    encode(["0001-01-01T00:00:00+14:00", "a", "b"]),
+    encode(["9999-12-31T23:59:59-14:00", "a", "b"]),
     encode(["noon", "default", "a"]),
     encode([0, "default", "a"]),
     "W" * 8000,

@@ -65,6 +65,8 @@ def test_the_token_of_a_claim_renews_and_releases_it_and_no_other(tmp_path: Path
         assert client.delete("/v1/claims/default/ours", headers=fields).status_code == 204
         listed = client.get("/v1/claims", headers=bearer("secret")).json()["claims"]
         assert [shown["claim"] for shown in listed] == ["theirs"]
+        gateway.signal(signal.SIGINT)  # it writes its last lines before it ends
+        assert gateway.wait() == 0, gateway.errors()
         audit = [line for line in gateway.errors().splitlines() if " sandgate.audit " in line]
     assert [line.split()[2] for line in audit] == [
         "claim.created",

@@ -131,6 +131,54 @@ async def test_a_token_says_the_claims_ports(client: httpx.AsyncClient) -> None:
     assert (capability.claim, capability.uid, capability.ports) == ("box", "uid-box", (3000, 9000))
 
 
+@pytest.mark.parametrize(
+    ("ports", "narrowed"),
+    [
+        (None, {"ports": (8888,)}),
+        (None, {"ports": ()}),
+        (None, {"scopes": ()}),
+        (None, {"scopes": ("http",)}),
+        (None, {"scopes": ("ws",)}),
+        ([3000, 9000], {"ports": (3000,)}),
+        ([3000, 9000], {"ports": ()}),
+        ([3000, 9000], {"ports": (8888, 9000)}),
+        ([3000, 9000], {"ports": None, "scopes": ("http",)}),
+    ],
+)
+async def test_a_token_for_a_part_of_a_claim_does_not_renew_itself_into_one_for_all(
+    registry: FakeRegistry, ports: list[int] | None, narrowed: dict[str, Any]
+) -> None:
+    tokens, known = build_tokens(NOW), KnownTokens(caller("ci", "claim"))
+    body = {"pool": "python", "name": "box", "ports": ports, "lease_seconds": 60}
+    async with running_control(registry, tokens=tokens, callers=known) as control:
+        made = await control.client.post("/v1/claims", json=body, headers=bearer("ci"))
+        whole = tokens.verify(made.json()["token"].encode())
+        part = {"x-sandbox-token": tokens.sign(whole._replace(**narrowed))}
+        before = registry.claims()
+        answer = await control.client.post(PATH, headers=part)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert "token" not in answer.json()
+        assert registry.claims() == before, "nor does it lengthen the lease"
+        shown = await control.client.get("/v1/claims/default/box", headers=part)
+        assert shown.status_code == 200
+
+
+@pytest.mark.parametrize("wider", [{}, {"ports": None}, {"ports": (3000, 8888, 9000)}])
+async def test_a_token_for_all_of_a_claim_renews_it_for_just_that(
+    registry: FakeRegistry, wider: dict[str, Any]
+) -> None:
+    tokens, known = build_tokens(NOW), KnownTokens(caller("ci", "claim"))
+    body = {"pool": "python", "name": "box", "ports": [3000, 9000], "lease_seconds": 7200}
+    async with running_control(registry, tokens=tokens, callers=known) as control:
+        made = await control.client.post("/v1/claims", json=body, headers=bearer("ci"))
+        whole = tokens.verify(made.json()["token"].encode())
+        held = {"x-sandbox-token": tokens.sign(whole._replace(**wider))}
+        renewed = await control.client.post(PATH, headers=held)
+        capability = tokens.verify(renewed.json()["token"].encode())
+    assert capability.ports == (3000, 9000)
+    assert capability.expires_at == NOW + MAX_LIFE_SECONDS
+
+
 async def test_no_answer_but_to_a_post_tells_a_token(client: httpx.AsyncClient) -> None:
     token = (await make(client))["token"]
     renewed = (await client.post(PATH)).json()["token"]

@@ -1,8 +1,10 @@
 """Label selectors, in both of Kubernetes' forms."""
 
+import time
+
 import pytest
 
-from sandgate_router.control.selectors import MAX_REQUIREMENTS, parse_selector
+from sandgate_router.control.selectors import MAX_REQUIREMENTS, MAX_SELECTOR, parse_selector
 from sandgate_router.errors import InvalidRequest
 
 LABELS = {"app": "web", "tier": "", "example.com/team": "a", "in": "x"}
@@ -116,3 +118,38 @@ def test_the_longest_query_ends_in_a_short_refusal(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_selector(text)
     assert len(caught.value.message) < 250
+
+
+def test_a_selector_is_not_too_long() -> None:
+    assert parse_selector("app" + " " * (MAX_SELECTOR - 3)).matches(LABELS)
+    with pytest.raises(InvalidRequest, match=r"^label_selector has 4097 characters, at most 4096"):
+        parse_selector("app" + " " * (MAX_SELECTOR - 2))
+
+
+@pytest.mark.parametrize(
+    ("start", "filling", "end"),
+    [
+        ("a==", " ", "<"),
+        ("a", " ", "<"),
+        ("", " ", "<"),
+        ("!", " ", "<"),
+        ("a in", " ", "<"),
+        ("a in (", " ", "<"),
+        ("a in (", "a", ""),
+        ("", "a", "<"),
+        ("a=", "a", "<"),
+        ("", "(", ""),
+        ("", "()", "<"),
+        ("a in (", ",", ")<"),
+        ("", "a/", "<"),
+    ],
+)
+def test_the_time_of_a_selector_grows_with_its_length_alone(
+    monkeypatch: pytest.MonkeyPatch, start: str, filling: str, end: str
+) -> None:
+    # What is quadratic takes minutes for as much; what is not, milliseconds.
+    monkeypatch.setattr("sandgate_router.control.selectors.MAX_SELECTOR", 10**6)
+    begun = time.monotonic()
+    with pytest.raises(InvalidRequest):
+        parse_selector(start + filling * 200_000 + end)
+    assert time.monotonic() - begun < 10

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sandgate_router.event_log import EventFormatter
+from sandgate_router.event_log import EventFormatter, LineHandler
+from sandgate_router.line_writer import LineWriter
 
 
 @pytest.fixture
@@ -103,6 +104,19 @@ def test_no_line_of_a_traceback_passes_for_an_event(written: io.StringIO) -> Non
     assert all(line.startswith("    ") for line in others)
 
 
+def test_a_value_that_cannot_be_shown_fails_no_event(capsys: pytest.CaptureFixture[str]) -> None:
+    class Unshown:
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    lines = LineWriter(io.BytesIO())
+    handler = LineHandler(lines)
+    record = logging.makeLogRecord({"msg": "a", "value": Unshown()})
+    handler.handle(record)
+    handler.close()
+    assert "Logging error" in capsys.readouterr().err
+
+
 def test_a_gateway_that_starts_writes_what_failed_and_why(tmp_path: Path) -> None:
     # In a child, since it is the root logger of a whole process that is set up.
     code = (
@@ -123,3 +137,26 @@ def test_a_gateway_that_starts_writes_what_failed_and_why(tmp_path: Path) -> Non
     )
     assert done.stdout == ""
     assert done.stderr == 'INFO sandgate.x a b="c"\nWARNING uvicorn.error loud\n'
+
+
+def test_a_log_that_nobody_reads_does_not_keep_a_process_from_ending(tmp_path: Path) -> None:
+    code = (
+        "import logging\n"
+        "from sandgate_router.event_log import configure_logging\n"
+        "configure_logging()\n"
+        "for number in range(20_000):\n"
+        "    logging.getLogger('sandgate.x').info('a' * 100)\n"
+        "print('logged', flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+    ) as process:
+        try:
+            assert process.wait(60) == 0
+            assert process.stdout is not None
+            assert process.stdout.read() == b"logged\n"
+        finally:
+            process.kill()

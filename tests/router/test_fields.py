@@ -101,6 +101,8 @@ def test_the_shared_token_ends_here_and_another_bearer_passes() -> None:
     line = b"Authorization: Bearer secret"
     assert sent(line + b"\r\n", secret=b"Bearer secret") == TAIL
     assert sent(line + b"\r\n", secret=b"Bearer other") == [line, *TAIL]
+    twice = b"Authorization: Basic eDp5\r\n" + line + b"\r\n"
+    assert sent(twice, secret=b"Bearer secret") == TAIL
 
 
 def test_a_request_id_sent_twice_is_dropped() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Close, Frame, Opcode
 
-from sandgate_router.frames import FrameFollower, build_close
+from sandgate_router.frames import MAX_FRAMES_AT_ONCE, FrameFollower, build_close
 
 
 def encoded(opcode: Opcode, payload: bytes, *, masked: bool) -> bytes:
@@ -69,3 +69,22 @@ def test_our_close_frame_is_a_valid_one(masked: bool) -> None:
         mask, covered = raw[2:6], raw[6:]
         payload = bytes(byte ^ mask[index % 4] for index, byte in enumerate(covered))
         assert Close.parse(payload).code == 1001
+
+
+def test_many_tiny_frames_are_followed_in_turns() -> None:
+    raw = b"\x82\x00" * (MAX_FRAMES_AT_ONCE + 10) + b"\x88\x00"
+    follower = FrameFollower()
+    passing = follower.feed(raw)
+    assert passing == 2 * MAX_FRAMES_AT_ONCE
+    assert follower.feed(raw[passing:]) == len(raw) - passing
+    assert follower.closed
+
+
+def test_a_header_that_came_in_two_reads_counts_once() -> None:
+    follower = FrameFollower()
+    frames = b"\x82\x01a" * (MAX_FRAMES_AT_ONCE + 1)
+    assert follower.feed(frames[:1]) == 1
+    passing = follower.feed(frames[1:])
+    assert passing == 3 * MAX_FRAMES_AT_ONCE - 2  # up to the last one's payload
+    assert follower.feed(frames[1 + passing :]) == 4
+    assert follower.between

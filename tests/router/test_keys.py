@@ -1,5 +1,6 @@
 """The file of keys: every fault at once, no secret shown, and a slip never shuts anybody out."""
 
+import asyncio
 import base64
 import logging
 import os
@@ -71,24 +72,28 @@ NONE_SIGNS = "exactly one key must have `use: sign`, and none does"
             "key 2 (k1): an earlier key has that kid",
         ),
         ({"keys": [key(), 7]}, "key 2: is no mapping with kid, secret and use"),
-        ({"keys": [key(kid=12)]}, "key 1: kid 12 is no text; put it in quotes"),
-        ({"keys": [key(kid=None)]}, "key 1: kid None is no text; put it in quotes"),
-        ({"keys": [key(kid="")]}, "key 1: kid '' is not 1 to 32 of A-Z a-z 0-9 _ -"),
-        ({"keys": [key(kid="k.1")]}, "key 1: kid 'k.1' is not 1 to 32 of A-Z a-z 0-9 _ -"),
-        ({"keys": [key(kid="k\n")]}, "key 1: kid 'k\\n' is not 1 to 32 of A-Z a-z 0-9 _ -"),
-        ({"keys": [key(kid="k" * 33)]}, f"key 1: kid {'k' * 33!r} is not 1 to 32 of"),
+        ({"keys": [key(kid=12)]}, "key 1: kid is no text; put it in quotes"),
+        ({"keys": [key(kid=None)]}, "key 1: kid is no text; put it in quotes"),
+        ({"keys": [key(kid="")]}, "key 1: kid is not 1 to 32 of A-Z a-z 0-9 _ -"),
+        ({"keys": [key(kid="k.1")]}, "key 1: kid is not 1 to 32 of A-Z a-z 0-9 _ -"),
+        ({"keys": [key(kid="k\n")]}, "key 1: kid is not 1 to 32 of A-Z a-z 0-9 _ -"),
+        ({"keys": [key(kid="k" * 33)]}, "key 1: kid is not 1 to 32 of"),
         ({"keys": [key(secret=None)]}, BASE64),
         ({"keys": [key(secret=12345)]}, BASE64),
         ({"keys": [key(secret="hunter2!" * 8)]}, BASE64),
+        ({"keys": [key(kid="hunter2!" * 8)]}, "key 1: kid is not 1 to 32 of"),
+        ({"keys": [key(), key("k2", use="hunter2")]}, f"key 2 (k2): use {USE}"),
+        ({"keys": [key() | {"secret hunter2": None}]}, "key 1 (k1): what is no plain word is no"),
+        ({"keys": [key()], "hunter2": 1}, "what is no plain word is no member of the file"),
         ({"keys": [key(secret=text(FIRST) + "\n")]}, BASE64),
         ({"keys": [key(secret=text(FIRST).rstrip("="))]}, BASE64),
         (
             {"keys": [key(secret=text(b"1" * 31))]},
             f"key 1 (k1): secret has 31 bytes, and 32 are the least; {MAKE_ONE}",
         ),
-        ({"keys": [key(), key("k2", use="SIGN")]}, f"key 2 (k2): use 'SIGN' {USE}"),
-        ({"keys": [key(), key("k2", use=True)]}, f"key 2 (k2): use True {USE}"),
-        ({"keys": [key(), key("k2", use=["sign"])]}, f"key 2 (k2): use ['sign'] {USE}"),
+        ({"keys": [key(), key("k2", use="SIGN")]}, f"key 2 (k2): use {USE}"),
+        ({"keys": [key(), key("k2", use=True)]}, f"key 2 (k2): use {USE}"),
+        ({"keys": [key(), key("k2", use=["sign"])]}, f"key 2 (k2): use {USE}"),
     ],
 )
 def test_what_cannot_be_used_is_told_and_no_secret_is(content: object, fault: str) -> None:
@@ -159,7 +164,15 @@ def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
     assert not file.reload(), "the same keys are no new ones"
 
 
-@pytest.mark.parametrize("breaking", ["write", "remove", "empty", "folder"])
+MISTYPED = {
+    "date": "keys: [hunter2]\nsince: 2026-11-31",
+    "number": "keys: [hunter2]\nsince: 0b_",
+    "key": "? [keys] : hunter2",
+}
+"""What PyYAML answers with other errors than its own."""
+
+
+@pytest.mark.parametrize("breaking", ["write", "remove", "empty", "folder", *MISTYPED])
 def test_a_file_that_turns_bad_keeps_the_old_keys_and_is_logged_and_counted_once(
     tmp_path: Path, breaking: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,6 +181,10 @@ def test_a_file_that_turns_bad_keeps_the_old_keys_and_is_logged_and_counted_once
     file = KeyFile(path)
     if breaking == "write":
         write(path, key(use="hunter3", secret="hunter2"))
+    elif breaking in MISTYPED:
+        fresh = path.with_suffix(".new")
+        fresh.write_text(MISTYPED[breaking])
+        os.replace(fresh, path)
     else:
         path.unlink()
     if breaking == "empty":
@@ -188,6 +205,33 @@ def test_a_file_that_turns_bad_keeps_the_old_keys_and_is_logged_and_counted_once
     write(path, key("k2", text(SECOND)))
     assert file.reload()
     assert file.keys.signing == "k2"
+
+
+async def test_whatever_fails_the_next_file_is_followed_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.yaml"
+    write(path, key())
+    file = KeyFile(path)
+    taken: list[str] = []
+
+    def take(keys: KeySet) -> None:
+        if keys.signing == "k2":
+            raise ValueError("a slip of ours")
+        taken.append(keys.signing)
+
+    following = asyncio.get_running_loop().create_task(file.follow(take, every=0.001))
+    async with asyncio.timeout(20):
+        write(path, key("k2"))
+        while not file.failures:
+            await asyncio.sleep(0.001)
+        write(path, key("k3"))
+        while not taken:
+            await asyncio.sleep(0.001)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert (taken, file.failures) == (["k3"], 1)
+    assert [record.getMessage() for record in caplog.records] == ["keys.kept"]
 
 
 def test_a_link_that_points_elsewhere_is_a_change(tmp_path: Path) -> None:

@@ -1,16 +1,28 @@
 """A gateway that is killed leaves no sandbox behind, and the next one removes its folder."""
 
+import contextlib
+import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.local_sandbox import descendants, is_running, needs_bubblewrap, running_registry
+from support.system_gateway import nothing_left_running
 
 from sandgate_router.registry.local.folder import PREFIX, RunFolder, sweep_dead
 from sandgate_router.registry.local.pools import LocalIsolation
+
+SOAK = os.environ.get("SANDGATE_SOAK") == "1"
+KILLS = 250 if SOAK else 3
+"""How many gateways of each isolation are killed at random moments."""
+
+BUSY_LOOPS = 3
+"""More than this project's machines have processors to spare."""
 
 GATEWAY = """
 import sys
@@ -42,6 +54,32 @@ def test_a_gateway_killed_at_any_moment_leaves_no_isolated_process(
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_a_killed_gateway_leaves_no_unisolated_process(loop: str) -> None:
     kill_gateway("none", loop, ready=3, seconds=0)
+
+
+@needs_bubblewrap
+@pytest.mark.timeout(7200 if SOAK else 120)
+@pytest.mark.parametrize("isolation", ["bubblewrap", "none"])
+def test_gateways_killed_at_random_moments_on_a_busy_machine_leave_nothing(
+    isolation: LocalIsolation,
+) -> None:
+    with busy_machine():
+        for _ in range(KILLS):
+            # What loses its parents comes to this process, so nothing can hide.
+            with nothing_left_running():
+                kill_gateway(isolation, "uvloop", ready=0, seconds=random.uniform(0, 1.5))
+
+
+@contextlib.contextmanager
+def busy_machine() -> Iterator[None]:
+    """Keep every processor busy, so that a process may wait long at any instruction."""
+    loop = ["nice", "-n", "2", sys.executable, "-I", "-S", "-c", "while True: pass"]
+    loops = [subprocess.Popen(loop) for _ in range(BUSY_LOOPS)]
+    try:
+        yield
+    finally:
+        for each in loops:
+            each.kill()
+            each.wait()
 
 
 def kill_gateway(isolation: LocalIsolation, loop: str, *, ready: int, seconds: float) -> None:

@@ -43,7 +43,6 @@ class Watch:
         claim = await self.setup.registry.claim(request(idle_seconds=seconds))
         lease = self.setup.registry._leases.get((claim.namespace, claim.name))
         assert lease is not None
-        lease.born = self.begun + self.after
         self.sweep.add(lease)
         endpoint = self.setup.endpoint(claim)
         assert endpoint is not None

@@ -323,3 +323,16 @@ def _command(pid: int) -> str:
 
 async def _pass(_: IsolatedStarter) -> None:
     """Stand in for the probe of a start that is to fail later."""
+
+
+@needs_bubblewrap
+async def test_nothing_that_the_python_itself_has_installed_runs_inside() -> None:
+    async with claimed_sandbox() as inside:
+        look = "import site, sys; print(*sys.path, sep='\\n'); print(*site.PREFIXES, sep='\\n')"
+        code, out, err = await inside.execute("/opt/sandgate/bin/python", "-I", "-c", look)
+        assert code == 0, err
+        places = out.splitlines()
+        assert "/opt/sandgate/runtime" in places
+        outside = [place for place in places if place.endswith("-packages")]
+        assert all(place.startswith("/opt/sandgate/") for place in outside), outside
+        assert places[-1] == "/opt/sandgate"

@@ -57,6 +57,35 @@ async def test_renewing_without_a_time_takes_the_lease_that_the_claim_was_made_w
         assert 1000 <= life(pools) < 1001
 
 
+async def test_renewing_without_a_time_leaves_a_lease_that_ends_later_as_it_is() -> None:
+    async with Setup(pool(lease_seconds=10.0)) as setup:
+        claim = await setup.registry.claim(request(lease_seconds=0.05))
+        prolonged = (await setup.registry.renew(DEFAULT, claim.name, 1000.0)).expires_at
+        token = await setup.registry.renew(DEFAULT, claim.name, None)
+        assert token.expires_at == prolonged
+        await asyncio.sleep(0.1)
+        assert claim.state == "ready"
+
+
+async def test_the_time_that_the_machine_sleeps_counts_for_a_lease() -> None:
+    async with Setup(pool(max=8, lease_seconds=1000.0, max_age_seconds=3000.0)) as setup:
+        claim, renewed, failed = [await setup.registry.claim(request()) for _ in range(3)]
+        setup.member(failed).die()
+        setup.slept = 600.0
+        await setup.registry.renew(DEFAULT, renewed.name, None)
+        setup.slept = 999.0
+        setup.registry._leases.end_overdue()
+        assert setup.registry.claims() == [claim, renewed, failed]
+        setup.slept = 1001.0
+        await setup.until(lambda: setup.registry.claims() == [renewed])  # looked at by itself
+        assert setup.endpoint(claim) is None
+        assert [event.reason for event in setup.events if event.claim][-2:] == ["lease", "lease"]
+        await setup.registry.renew(DEFAULT, renewed.name, 5000.0)
+        setup.slept = 3001.0
+        setup.registry._leases.end_overdue()
+        assert setup.registry.claims() == []
+
+
 async def test_no_renewal_outlives_the_greatest_age_of_the_pool() -> None:
     async with Setup(pool(lease_seconds=10.0, max_age_seconds=60.0)) as setup:
         claim = await setup.registry.claim(request())

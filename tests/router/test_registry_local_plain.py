@@ -8,7 +8,6 @@ from support.local_sandbox import (
     DEFAULT,
     POOL,
     claimed_sandbox,
-    descendants,
     is_running,
     pool,
     request,
@@ -41,7 +40,6 @@ async def test_it_starts_in_an_empty_folder_of_its_own_without_the_gateways_vari
 
 
 async def test_release_ends_the_whole_tree_and_removes_the_folder() -> None:
-    before = descendants(os.getpid())
     async with claimed_sandbox(isolation="none", warm=0) as inside:
         work = Path((await inside.sh("pwd")).strip())
         await inside.sh("mkdir -p a/b; chmod 000 a/b; ln -s /etc/passwd link")
@@ -49,7 +47,7 @@ async def test_release_ends_the_whole_tree_and_removes_the_folder() -> None:
             inside.execute("/bin/sh", "-c", "setsid sleep 1000 & nohup sleep 1001 & wait")
         )
         async with asyncio.timeout(10):
-            while len(pids := descendants(os.getpid()) - before) < 4:
+            while len(pids := inside.processes()) < 4:
                 await asyncio.sleep(0.01)
         await inside.registry.release(inside.claim.namespace, inside.claim.name)
         assert not any(map(is_running, pids))
@@ -59,21 +57,18 @@ async def test_release_ends_the_whole_tree_and_removes_the_folder() -> None:
 
 
 async def test_a_runtime_that_ignores_the_signal_is_killed_with_its_children() -> None:
-    before = descendants(os.getpid())
     async with claimed_sandbox(isolation="none", warm=0) as inside:
         running = asyncio.create_task(inside.execute("/bin/sh", "-c", "sleep 1000 & wait"))
         async with asyncio.timeout(10):
-            while len(pids := descendants(os.getpid()) - before) < 3:
+            while len(pids := inside.processes()) < 3:
                 await asyncio.sleep(0.01)
-        (runtime,) = {pid for pid in pids if _parent(pid) == os.getpid()}
-        os.kill(runtime, signal.SIGSTOP)
+        os.kill(inside.runtime, signal.SIGSTOP)
         await inside.registry.release(inside.claim.namespace, inside.claim.name)
         assert not any(map(is_running, pids))
         await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_orphans_of_a_killed_runtime_are_ended_too() -> None:
-    before = descendants(os.getpid())
     async with claimed_sandbox(isolation="none", warm=0) as inside:
         running = asyncio.create_task(
             inside.execute("/bin/sh", "-c", "setsid sh -c 'echo $$ > pid; exec sleep 1000' & wait")
@@ -84,10 +79,7 @@ async def test_orphans_of_a_killed_runtime_are_ended_too() -> None:
                 await asyncio.sleep(0.01)
         orphan = int((work / "pid").read_text())
         assert is_running(orphan)
-        (runtime,) = {
-            pid for pid in descendants(os.getpid()) - before if _parent(pid) == os.getpid()
-        }
-        os.kill(runtime, signal.SIGKILL)
+        os.kill(inside.runtime, signal.SIGKILL)
         async with asyncio.timeout(10):
             while inside.claim.state != "failed" or work.exists():
                 await asyncio.sleep(0.01)
@@ -103,10 +95,6 @@ def test_what_lies_below_a_closed_folder_is_not_reachable(tmp_path: Path) -> Non
     assert not reachable_by_all(file)
     assert not reachable_by_all(tmp_path / "missing")
     assert reachable_by_all(Path("/bin/sh"))
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def test_a_sandbox_that_died_a_moment_ago_is_not_handed_out() -> None:

@@ -22,7 +22,7 @@ FAULTS = [
     ("name: a\n  isolation: docker", "isolation"),
     ("name: a\n  network: bridge", "network"),
     ("name: a\n  image: python", "'image' is no member of a pool"),
-    ("name: a\n  env: {A-B: x}", "env 'A-B' is not a variable's name"),
+    ("name: a\n  env: {A-B: x}", "env: name 1 is no variable's"),
     ("name: a\n  env: {SANDGATE_ISOLATED: '1'}", "env SANDGATE_ISOLATED is set by the gateway"),
     ('name: a\n  env: {A: "x\\0y"}', "env A holds a NUL"),
 ]
@@ -66,13 +66,31 @@ def test_two_pools_of_one_name_are_refused() -> None:
         parse_pools({"pools": [{"name": "a"}, {"name": "a"}]})
 
 
-@pytest.mark.parametrize("text", ["pools: [", "\x00", None])
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("pools: [", "it is no YAML there"),
+        ("\x00", "it is no YAML"),
+        (None, "cannot be read: No such file"),
+        ('pools: [{name: a, env: {KEY: "hunter2" x}}]', "it is no YAML there"),
+        ("pools: [{name: a, env: {KEY: *hunter2}}]", "it is no YAML there"),
+        ("pools: [{name: a, env: {'KEY=hunter2': ''}}]", "env: name 1 is no variable's"),
+        ("pools: [{name: a, KEY hunter2: }]", "what is no plain word is no member of a pool"),
+        ("pools: [{name: a, env: {A: b}, warm: 2026-02-30}]", "a date, a number or the like"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_without_a_value_of_it(
+    tmp_path: Path, text: str | None, fault: str
+) -> None:
     path = tmp_path / "pools.yaml"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(BadConfig, match="cannot be read"):
+    with pytest.raises(BadConfig) as caught:
         load_pools(path)
+    (found,) = caught.value.faults
+    assert found.startswith(f"pools file {path}")
+    assert fault in found
+    assert "hunter2" not in found
 
 
 def test_without_a_file_there_is_one_pool_of_four() -> None:

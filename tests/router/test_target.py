@@ -2,6 +2,7 @@
 
 import pytest
 
+from sandgate_router import target
 from sandgate_router.errors import (
     AmbiguousRouting,
     BadRequest,
@@ -13,6 +14,7 @@ from sandgate_router.errors import (
 )
 from sandgate_router.target import (
     ID,
+    MAX_POD_IP_BYTES,
     NAMESPACE,
     POD_IP,
     PORT,
@@ -94,6 +96,14 @@ def test_a_wrong_field_is_refused_as_what_it_is(
 @pytest.mark.parametrize("text", ["10.0.0", "localhost", "\xff"])
 def test_an_address_is_kept_as_it_came_since_a_setting_decides_whether_it_counts(text: str) -> None:
     assert parse({ID: b"sb-1", POD_IP: text.encode("latin-1")}).pod_ip == text
+
+
+def test_a_long_address_is_not_remembered() -> None:
+    before = target._parse_routing.cache_info().currsize
+    for number in range(10):
+        text = f"{number}" * (MAX_POD_IP_BYTES + 1)
+        assert parse({ID: b"sb-long", POD_IP: text.encode()}).pod_ip == text
+    assert target._parse_routing.cache_info().currsize - before <= 1
 
 
 def test_the_first_wrong_field_wins_in_the_order_that_clients_know() -> None:

@@ -21,6 +21,7 @@ from sandgate_router.registry.base import (
     Event,
     EventKind,
     PoolStatus,
+    RegistryHealth,
     Traffic,
 )
 from sandgate_router.target import Target
@@ -31,6 +32,8 @@ CREATED_AT = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
 class FakeRegistry:
     """One pool `python` in each namespace, their members counted together; typed as `Registry`."""
 
+    keeps_keys = False
+
     def __init__(
         self, *, ready: int = 1, namespaces: tuple[Label, ...] = (DEFAULT_NAMESPACE,)
     ) -> None:
@@ -38,6 +41,8 @@ class FakeRegistry:
         """Every claim that was asked for."""
         self.releases: list[tuple[Label, Label]] = []
         """Every release that was asked for."""
+        self.state = RegistryHealth()
+        """What it says of itself."""
         self.failure: Exception | None = None
         """What every call raises, if anything."""
         self.waiting = asyncio.Event()
@@ -86,21 +91,31 @@ class FakeRegistry:
         self._tell("claim.created", claim)
         return claim
 
-    async def renew(self, namespace: Label, name: Label, lease_seconds: float | None) -> Claim:
+    async def find_claim(self, namespace: Label, name: Label) -> Claim | None:
+        """Return a live claim."""
+        self._fail()
+        return self._live.get((namespace, name))
+
+    async def renew(
+        self, namespace: Label, name: Label, lease_seconds: float | None, *, uid: str | None = None
+    ) -> Claim:
         """Move the end of a claim."""
         self._fail()
         claim = self._live.get((namespace, name))
-        if claim is None:
+        if claim is None or uid not in {None, claim.uid}:
             raise ClaimNotFound
         lease = timedelta(seconds=lease_seconds or 3600)
         claim = self._live[namespace, name] = replace(claim, expires_at=self.now + lease)
         self._tell("claim.renewed", claim)
         return claim
 
-    async def release(self, namespace: Label, name: Label) -> None:
+    async def release(self, namespace: Label, name: Label, *, uid: str | None = None) -> None:
         """End a claim."""
         self._fail()
         self.releases.append((namespace, name))
+        found = self._live.get((namespace, name))
+        if found is not None and uid not in {None, found.uid}:
+            return
         claim = self._live.pop((namespace, name), None)
         if claim is not None:
             self._tell("claim.released", replace(claim, state="ended"), reason="released")
@@ -142,6 +157,10 @@ class FakeRegistry:
 
     def watch(self, traffic: Traffic) -> None:
         """Never ask: no claim is idle here."""
+
+    def health(self) -> RegistryHealth:
+        """Return what a test has set."""
+        return self.state
 
     def endpoint(self, target: Target) -> Endpoint | None:
         """Know no endpoint."""

@@ -14,6 +14,7 @@ from sandgate_router.names import DEFAULT_PORT, Port
 from sandgate_router.registry.base import Claim, Endpoint, Event, PoolStatus
 from sandgate_router.registry.local import LocalRegistry, PoolsFile, PoolSpec
 from sandgate_router.registry.local.endpoints import SandboxEndpoints
+from sandgate_router.registry.local.leases import boot_time
 from sandgate_router.registry.local.member import Identity, Member, StartFailed
 from sandgate_router.target import Target
 
@@ -111,8 +112,12 @@ class Setup:
 
     def __init__(self, *pools: PoolSpec, quotas: dict[str, int] | None = None) -> None:
         self.starter = FakeStarter()
+        self.slept = 0.0
+        """Seconds that the machine has slept, which no timer knows of."""
         self.registry = LocalRegistry(
-            PoolsFile(pools or (pool(),), quotas or {}), starters={"bubblewrap": self.starter}
+            PoolsFile(pools or (pool(),), quotas or {}),
+            starters={"bubblewrap": self.starter},
+            clock=lambda: boot_time() + self.slept,
         )
         self.gone: list[Endpoint] = []
         self.events: list[Event] = []

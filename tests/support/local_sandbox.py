@@ -15,6 +15,7 @@ import pytest
 from sandgate_router.names import DEFAULT_PORT, Label, Port
 from sandgate_router.registry.base import Claim, ClaimRequest, Endpoint
 from sandgate_router.registry.local import LocalRegistry, PoolSpec
+from sandgate_router.registry.local.plain import PlainSandbox
 from sandgate_router.registry.local.pools import LocalIsolation
 from sandgate_router.target import Target
 
@@ -71,6 +72,19 @@ class Inside:
         endpoint = self.registry.endpoint(target)
         assert endpoint is not None
         return endpoint
+
+    @property
+    def runtime(self) -> int:
+        """The process that serves it, where it is not isolated."""
+        lease = self.registry._leases.get((self.claim.namespace, self.claim.name))
+        assert lease is not None
+        assert isinstance(lease.member, PlainSandbox)
+        assert lease.member._process is not None
+        return lease.member._process.pid
+
+    def processes(self) -> set[int]:
+        """Return that process and all below it."""
+        return {self.runtime} | descendants(self.runtime)
 
     async def execute(self, *argv: str) -> tuple[int, str, str]:
         """Run a program; return its exit code, output and error output."""

@@ -22,6 +22,7 @@ from sandgate_router.registry.base import (
     Endpoint,
     Event,
     PoolStatus,
+    RegistryHealth,
     Traffic,
 )
 from sandgate_router.server import build_gateway
@@ -33,6 +34,8 @@ CREDENTIALS = {"SANDGATE_AUTH", "SANDGATE_KEYS", "SANDGATE_SCOPED_TOKEN_FILE", "
 
 class CountingRegistry:
     """Knows the endpoints that a test adds, and counts look-ups."""
+
+    keeps_keys = False
 
     def __init__(self) -> None:
         self.endpoints: dict[tuple[str, str, int], Endpoint] = {}
@@ -66,6 +69,9 @@ class CountingRegistry:
     def watch(self, traffic: Traffic) -> None:
         """Never ask: there are no claims to be idle."""
 
+    def health(self) -> RegistryHealth:
+        return RegistryHealth()
+
     async def start(self) -> None:
         raise AssertionError("never started by these tests")
 
@@ -75,8 +81,15 @@ class CountingRegistry:
     async def claim(self, request: ClaimRequest) -> Claim:
         raise AssertionError(f"never claimed by these tests: {request}")
 
-    async def renew(self, namespace: Label, name: Label, lease_seconds: float | None) -> Claim:
-        raise AssertionError(f"never renewed by these tests: {namespace}/{name} {lease_seconds}")
+    async def find_claim(self, namespace: Label, name: Label) -> Claim | None:
+        """Find none."""
+
+    async def renew(
+        self, namespace: Label, name: Label, lease_seconds: float | None, *, uid: str | None = None
+    ) -> Claim:
+        raise AssertionError(
+            f"never renewed by these tests: {namespace}/{name} {lease_seconds} {uid}"
+        )
 
     async def resize(
         self, namespace: Label, pool: str, *, warm: int | None, max_members: int | None
@@ -85,8 +98,8 @@ class CountingRegistry:
             f"never resized by these tests: {namespace}/{pool} to {warm} {max_members}"
         )
 
-    async def release(self, namespace: Label, name: Label) -> None:
-        raise AssertionError(f"never released by these tests: {namespace}/{name}")
+    async def release(self, namespace: Label, name: Label, *, uid: str | None = None) -> None:
+        raise AssertionError(f"never released by these tests: {namespace}/{name} {uid}")
 
     def claims(self) -> list[Claim]:
         return []

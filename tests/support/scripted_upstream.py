@@ -23,21 +23,32 @@ class UpstreamSide:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.received = b""
+        self._received = bytearray()
         self.heads: list[bytes] = []
         self.ended = asyncio.Event()
         """Set when the gateway has closed its side."""
 
+    @property
+    def local_address(self) -> str:
+        """The address that was dialled."""
+        address: str = self._writer.get_extra_info("sockname")[0]
+        return address
+
+    @property
+    def received(self) -> bytes:
+        """All that has come."""
+        return bytes(self._received)
+
     async def read(self, size: int = 65536) -> bytes:
         data = await self._reader.read(size)
-        self.received += data
+        self._received += data
         if not data:
             self.ended.set()
         return data
 
     async def read_exactly(self, size: int) -> bytes:
         data = await self._reader.readexactly(size)
-        self.received += data
+        self._received += data
         return data
 
     async def read_head(self) -> bytes:
@@ -45,10 +56,10 @@ class UpstreamSide:
         try:
             head = await self._reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:
-            self.received += error.partial
+            self._received += error.partial
             self.ended.set()
             return b""
-        self.received += head
+        self._received += head
         self.heads.append(head)
         return head
 
@@ -90,14 +101,14 @@ class UpstreamSide:
         self.ended.set()
 
     async def _read_chunks(self) -> bytes:
-        content = b""
+        content = bytearray()
         while True:
             line = await self._reader.readuntil(b"\r\n")
             data = await self._reader.readexactly(int(line, 16) + 2)
-            self.received += line + data
+            self._received += line + data
             content += data[:-2]
             if line == b"0\r\n":
-                return content
+                return bytes(content)
 
 
 Script = Callable[[UpstreamSide], Awaitable[None]]

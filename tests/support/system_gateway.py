@@ -93,7 +93,8 @@ class SystemGateway:
         found = []
         for pid in descendants(self.pid):
             words = command_line(pid)
-            if "python" in words[0] and words[1:4] == ["-I", "-m", "sandgate_runtime"]:
+            program = "python" in words[0] and words[1:4] == ["-I", "-m", "sandgate_runtime"]
+            if program or process_name(pid) == "sandbox-runtime":  # the latter is a fork
                 found.append(pid)
         return found
 
@@ -125,11 +126,12 @@ def sandgate_up(
     pool: Mapping[str, object] | None = None,
     temporary: Path | None = None,
     start_new_session: bool = False,
+    command: Sequence[str] = (SANDGATE,),
 ) -> Iterator[SystemGateway]:
     """Start a gateway; at the end stop it, unless the test has, and prove that nothing is left.
 
-    `pool` changes members of its one pool. In a `temporary` of the caller's, and after a kill,
-    files may be left.
+    `pool` changes members of its one pool; `command` runs `sandgate` in a way of the test's. In
+    a `temporary` of the caller's, and after a kill, files may be left.
     """
     with scratch_folder() as folder, nothing_left_running(), tempfile.TemporaryFile() as errors:
         own = temporary is None
@@ -140,7 +142,7 @@ def sandgate_up(
         pools.write_text(json.dumps({"pools": [{**POOL, **(pool or {})}]}))  # JSON is YAML
         process = subprocess.Popen(
             [
-                *(SANDGATE, "up", "--listen", "127.0.0.1:0", "--pools", str(pools)),
+                *(*command, "up", "--listen", "127.0.0.1:0", "--pools", str(pools)),
                 *("--isolation", isolation, *arguments),
             ],
             env=build_environment(TMPDIR=str(temporary), **(environ or {})),
@@ -235,7 +237,7 @@ def build_path_without_bubblewrap(folder: Path) -> str:
 def nothing_left_running() -> Iterator[None]:
     """Fail if a process that was started inside outlives the block; it is then killed."""
     with _adopting():
-        before = _children(os.getpid())
+        before = children(os.getpid())
         try:
             yield
         finally:
@@ -254,7 +256,7 @@ def wait_until(condition: Callable[[], object], *, seconds: float = 20) -> None:
 def descendants(pid: int) -> set[int]:
     """Return all processes below one."""
     found: set[int] = set()
-    for child in _children(pid):
+    for child in children(pid):
         found |= {child} | descendants(child)
     return found
 
@@ -265,6 +267,14 @@ def command_line(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return [""]
+
+
+def process_name(pid: int) -> str:
+    """Return a process's short name; none when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def find_command(pids: Sequence[int] | set[int], *words: str) -> list[int]:
@@ -305,7 +315,7 @@ def _await_gone(before: set[int]) -> list[str]:
     """Reap all new children; kill those that stay too long, and return them in words."""
     left: list[str] = []
     deadline = time.monotonic() + GONE_SECONDS
-    while new := _children(os.getpid()) - before:
+    while new := children(os.getpid()) - before:
         for pid in new:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -318,7 +328,8 @@ def _await_gone(before: set[int]) -> list[str]:
     return left
 
 
-def _children(pid: int) -> set[int]:
+def children(pid: int) -> set[int]:
+    """Return a process's children, dead ones that are not reaped included."""
     found: set[int] = set()
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -2,7 +2,7 @@
 
 It sees the requests without routing fields. A path that is none of its own is most likely a
 request for a sandbox whose sender forgot the fields, and is told so. Under `/v1` the gate
-decides who calls before anything is parsed, and every refusal is audited.
+decides who calls before anything is parsed, and refusals are audited.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from sandgate_router.capability import NoTokens, Tokens
 from sandgate_router.control.answers import AnswerErrors
-from sandgate_router.control.audit import audit_refusal
+from sandgate_router.control.audit import Refusals
 from sandgate_router.control.claims import ClaimEndpoints
 from sandgate_router.control.event_stream import PING_SECONDS, EventEndpoint
 from sandgate_router.control.events import EventRing
@@ -75,6 +75,7 @@ def build_control_app(
     events = EventRing() if events is None else events
     registry.on_event(events.add)
     gate = Gate(callers=callers, tokens=tokens, loopback=loopback)
+    refusals = Refusals()
     claims = ClaimEndpoints(registry, tokens=tokens, clock=clock)
     pools = PoolEndpoints(registry)
     stream = EventEndpoint(events, gate, ping_seconds=ping_seconds)
@@ -82,16 +83,22 @@ def build_control_app(
         routes=[
             _route("/healthz", GET=_alive),
             _route("/livez", GET=_alive),
-            _route("/readyz", GET=_ReadinessProbe(readiness).read),
+            _route("/readyz", GET=_ReadinessProbe(readiness, registry).read),
             _route("/openapi.json", GET=_openapi),
-            _guarded("/v1/claims", gate, GET=claims.list, POST=claims.create),
+            _guarded("/v1/claims", gate, refusals, GET=claims.list, POST=claims.create),
             _guarded(
-                "/v1/claims/{namespace}/{claim}", gate, GET=claims.read, DELETE=claims.release
+                "/v1/claims/{namespace}/{claim}",
+                gate,
+                refusals,
+                GET=claims.read,
+                DELETE=claims.release,
             ),
-            _guarded("/v1/claims/{namespace}/{claim}/renew", gate, POST=claims.renew),
-            _guarded("/v1/pools", gate, GET=pools.list),
-            _guarded("/v1/pools/{namespace}/{pool}", gate, GET=pools.read, PATCH=pools.resize),
-            _guarded("/v1/events", gate, GET=stream.stream),
+            _guarded("/v1/claims/{namespace}/{claim}/renew", gate, refusals, POST=claims.renew),
+            _guarded("/v1/pools", gate, refusals, GET=pools.list),
+            _guarded(
+                "/v1/pools/{namespace}/{pool}", gate, refusals, GET=pools.read, PATCH=pools.resize
+            ),
+            _guarded("/v1/events", gate, refusals, GET=stream.stream),
         ],
         middleware=[Middleware(AnswerErrors)],
         exception_handlers={HTTPException: _translate},
@@ -101,16 +108,26 @@ def build_control_app(
 
 
 class _ReadinessProbe:
-    def __init__(self, readiness: Readiness) -> None:
-        self._readiness = readiness
+    """Ready is who can serve: also where the registry hears no news, as long as it knew all once.
 
-    async def read(self, request: Request) -> Response:
+    Else one API server that is away would take every replica out of service.
+    """
+
+    def __init__(self, readiness: Readiness, registry: Registry) -> None:
+        self._readiness = readiness
+        self._registry = registry
+
+    async def read(self, request: Request) -> Response:  # noqa: ARG002
         state = self._readiness.state
         if state == "draining":
             raise Draining
         if state == "starting":
             raise RegistryUnavailable("The gateway is starting.")
-        return await _alive(request)
+        health = self._registry.health()
+        if not health.is_ready:
+            raise RegistryUnavailable(f"The registry is not ready: {health.fault or 'it reads'}.")
+        answer = {"status": "ok"}
+        return JSONResponse(answer if health.fault is None else answer | {"fault": health.fault})
 
 
 def _route(path: str, **endpoints: Endpoint) -> Route:
@@ -122,7 +139,7 @@ def _route(path: str, **endpoints: Endpoint) -> Route:
     return Route(path, endpoint, methods=list(endpoints))
 
 
-def _guarded(path: str, gate: Gate, **endpoints: GuardedEndpoint) -> Route:
+def _guarded(path: str, gate: Gate, refusals: Refusals, **endpoints: GuardedEndpoint) -> Route:
     """Return one route for all methods of a path that the gate stands in front of."""
 
     async def endpoint(request: Request) -> Response:
@@ -131,7 +148,7 @@ def _guarded(path: str, gate: Gate, **endpoints: GuardedEndpoint) -> Route:
             rights = gate.admit(request)
             return await endpoints[_method(request)](request, rights)
         except GatewayError as error:
-            audit_refusal(
+            refusals.note(
                 error,
                 rights,
                 method=request.method,

@@ -1,6 +1,7 @@
 """The endpoints of claims: HTTP in front of a `Registry`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -34,9 +35,13 @@ class ClaimEndpoints:
     async def create(self, request: Request, rights: Rights) -> Response:
         """Claim a sandbox; wait for one as long as the body says and the client stays."""
         rights.check("claim")
-        wanted = parse_new_claim(await read_json(request), caller=rights.caller)
-        rights.check_namespace(wanted.namespace)
         key = parse_key(request.headers.getlist("idempotency-key"))
+        wanted = replace(
+            parse_new_claim(await read_json(request), caller=rights.caller),
+            key=key,
+            traceparent=request.headers.get("traceparent"),
+        )
+        rights.check_namespace(wanted.namespace)
         if key is None:
             claim = await claim_while_connected(self._registry, wanted, request.receive)
             content = self._build_created(claim)
@@ -69,7 +74,7 @@ class ClaimEndpoints:
     async def read(self, request: Request, rights: Rights) -> Response:
         """Show one claim."""
         rights.check_namespace(request.path_params["namespace"])
-        claim = self._find(request)
+        claim = await self._find(request)
         if claim is None or not rights.may_read(claim):
             raise ClaimNotFound
         return JSONResponse(build_claim(claim))
@@ -79,10 +84,12 @@ class ClaimEndpoints:
         rights.check_change()
         rights.check_namespace(request.path_params["namespace"])
         lease = parse_renewal(await read_optional_json(request))
-        claim = self._find(request)
+        claim = await self._find(request)
         if claim is None or not rights.may_change(claim):
             raise ClaimNotFound
-        renewed = await self._registry.renew(claim.namespace, claim.name, lease)
+        rights.check_renewal(claim)
+        # The one whose rights were checked, and no other that took its name meanwhile.
+        renewed = await self._registry.renew(claim.namespace, claim.name, lease, uid=claim.uid)
         audit_change("claim.renewed", rights, namespace=renewed.namespace, claim=renewed.name)
         content = build_claim_with_token(renewed, self._tokens.mint(renewed))
         return Response(content, media_type="application/json")
@@ -92,9 +99,9 @@ class ClaimEndpoints:
         rights.check_change()
         rights.check_namespace(request.path_params["namespace"])
         name = _parse_claim_name(request.path_params)
-        claim = self._find(request)
+        claim = await self._find(request)
         if claim is not None and rights.may_change(claim):
-            await self._registry.release(claim.namespace, claim.name)
+            await self._registry.release(claim.namespace, claim.name, uid=claim.uid)
             audit_change("claim.released", rights, namespace=claim.namespace, claim=claim.name)
         elif name is not None:
             if claim is None and rights.sees_all:  # another gateway may have made it just now
@@ -104,12 +111,9 @@ class ClaimEndpoints:
             audit_change("release.ignored", rights, namespace=namespace, claim=of, reason=reason)
         return Response(status_code=204)
 
-    def _find(self, request: Request) -> Claim | None:
+    async def _find(self, request: Request) -> Claim | None:
         name = _parse_claim_name(request.path_params)
-        for claim in self._registry.claims():
-            if (claim.namespace, claim.name) == name:
-                return claim
-        return None
+        return None if name is None else await self._registry.find_claim(*name)
 
     def _build_created(self, claim: Claim) -> bytes:
         audit_claim(claim)

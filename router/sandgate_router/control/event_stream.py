@@ -18,7 +18,7 @@ from sandgate_router.control.answers import build_event
 from sandgate_router.control.events import EventRing, Numbered
 from sandgate_router.control.gate import Gate
 from sandgate_router.control.rights import Rights
-from sandgate_router.errors import GatewayError
+from sandgate_router.errors import GatewayError, VersionNotSupported
 
 PING_SECONDS = 15.0
 """How often a quiet stream says that it lives. Load balancers end silence after 30 to 60 s."""
@@ -31,6 +31,10 @@ _HEADERS = {
     "cache-control": "no-store",
     "x-accel-buffering": "no",  # nginx would else keep events until it has 4 KiB
 }
+_NEEDS_CHUNKS = (
+    "The stream of events is chunked, which HTTP/1.0 does not have; ask for it by HTTP/1.1"
+    " (for nginx: proxy_http_version 1.1)."
+)
 _ID = re.compile(r"[0-9]{1,19}")
 
 
@@ -47,6 +51,8 @@ class EventEndpoint:
         rights.check("read")
         if request.method == "HEAD":  # its answer would never end
             return Response(headers=_HEADERS)
+        if request.scope["http_version"] == "1.0":
+            raise VersionNotSupported(_NEEDS_CHUNKS)
         return StreamingResponse(self._tell(request), headers=_HEADERS)
 
     async def _tell(self, request: Request) -> AsyncIterator[bytes]:

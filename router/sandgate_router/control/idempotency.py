@@ -7,7 +7,9 @@ left. What was answered is remembered until the claim has ended and a day more. 
 not: nothing was claimed, and the key is free again.
 
 Keys live in this gateway's memory, as its local claims do; they are apart for each caller
-and namespace.
+and namespace. A registry whose claims outlive the gateway finds them by key itself, on every
+replica: then only requests that come at once are joined here, and what was won is not given
+up, since its client may have come to another replica.
 """
 
 import asyncio
@@ -105,6 +107,8 @@ class KeyedClaims:
             await self._wait(place, attempt, receive)
         if attempt.answer is None:
             attempt.answer = self._build_answer(attempt.claiming.result())
+        if self._registry.keeps_keys:
+            self._forget(place, attempt)
         return attempt.answer
 
     async def _find(self, place: Place) -> _Attempt | None:
@@ -136,7 +140,11 @@ class KeyedClaims:
 
         async def finish() -> None:
             try:
-                await give_up(self._registry, attempt.claiming)
+                if self._registry.keeps_keys:
+                    attempt.claiming.cancel()
+                    await asyncio.wait({attempt.claiming})
+                else:
+                    await give_up(self._registry, attempt.claiming)
             finally:
                 self._forget(place, attempt)
 

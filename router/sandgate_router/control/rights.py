@@ -8,9 +8,14 @@ nobody is asked everything is allowed. Another's claim and an unknown one are al
 from dataclasses import dataclass
 
 from sandgate_router.callers import Caller, Right
-from sandgate_router.capability_text import Capability
+from sandgate_router.capability_text import SCOPES, Capability
 from sandgate_router.errors import Forbidden
 from sandgate_router.registry.base import Claim
+
+_NARROWED = (
+    "The token opens a part of its claim alone, and a renewal gives a token for all of it;"
+    " renew with the claim's own token, or with a caller's."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,16 @@ class Rights:
         """Tell whether the claim may be renewed and released."""
         return self._is_over(claim, "admin") or self._owns(claim)
 
+    def check_renewal(self, claim: Claim) -> None:
+        """Raise Forbidden where the new token would open more than the one that was sent.
+
+        Refused, and not narrowed alike: whoever hands out a part of a claim decides how long
+        it lasts, and a token that renews itself lasts as long as its holder likes.
+        """
+        held = self.capability
+        if held is not None and not (_opens_all_ports(held, claim) and held.scopes == SCOPES):
+            raise Forbidden(_NARROWED)
+
     @property
     def sees_all(self) -> bool:
         """Whether nothing has to be looked at to know that everything may be done."""
@@ -77,6 +92,10 @@ class Rights:
             )
         own = self.caller is not None and claim.caller == self.caller
         return own and self.covers(claim.namespace)
+
+
+def _opens_all_ports(held: Capability, claim: Claim) -> bool:
+    return held.ports is None or (claim.ports is not None and set(claim.ports) <= set(held.ports))
 
 
 EVERYTHING = Rights(caller=None, namespaces=None, granted=frozenset({"claim", "read", "admin"}))

@@ -54,7 +54,7 @@ async def give_up(registry: Registry, claiming: "asyncio.Task[Claim]") -> None:
     await asyncio.wait({claiming})
     if not claiming.cancelled() and claiming.exception() is None:
         claim = claiming.result()
-        await registry.release(claim.namespace, claim.name)
+        await registry.release(claim.namespace, claim.name, uid=claim.uid)
 
 
 async def _wait_for_departure(receive: Receive) -> None:

@@ -34,7 +34,7 @@ Launch = Literal["warm", "cold"]
 OnEmpty = Literal["wait", "fail", "cold"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Endpoint:
     """Where one port of one generation of a sandbox is dialled.
 
@@ -53,6 +53,8 @@ class Endpoint:
     """A unix socket's path; empty for TCP."""
     relay_port: int | None = None
     """Behind `path` stands a relay: ask it for this port first (2 bytes, big-endian)."""
+    last_end: float | None = None
+    """When the relay last ended an exchange or a dial, on its clock; all else never changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,10 @@ class ClaimRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     wait_seconds: float = 30.0
     on_empty: OnEmpty = "wait"
+    key: str | None = None
+    """The caller's Idempotency-Key; used by registries that find claims by it themselves."""
+    traceparent: str | None = field(default=None, compare=False)
+    """The trace that the request belongs to (W3C Trace Context)."""
 
 
 @dataclass(slots=True)
@@ -99,7 +105,7 @@ class Claim:
     """Who made the claim; its rights over it are decided in front of the registry."""
     reason: str | None = None
     """Why the claim failed; None while it has not."""
-    timings: Mapping[str, float] = field(default_factory=dict)
+    timings: Mapping[str, float] = field(default_factory=dict, compare=False)
     """Milliseconds of each stage of the claim."""
 
 
@@ -111,8 +117,8 @@ class PoolStatus:
     namespace: Label
     warm: int
     """Members that are to stand ready."""
-    max: int
-    """Members at most, claimed ones and ones being started included."""
+    max: int | None
+    """Members at most, claimed ones and ones being started included; None where nobody knows."""
     ready: int
     claimed: int
     waiting: int
@@ -120,6 +126,8 @@ class PoolStatus:
     """Share of claims that a ready member served at once; None before the first."""
     isolation: Isolation
     last_error: str | None
+    starting: int = field(default=0, compare=False)
+    """Members that are being started, as far as the registry knows; no change that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,16 @@ class Event:
     of."""
 
 
+@dataclass(frozen=True, slots=True)
+class RegistryHealth:
+    """Whether a registry knows what it has to know."""
+
+    is_ready: bool = True
+    """Whether everything was learned once. What is known stays true, so it never goes back."""
+    fault: str | None = None
+    """What keeps news away, in words for an operator; None while nothing does."""
+
+
 class Traffic(Protocol):
     """What the relay knows of the use of endpoints; asked before an idle claim ends."""
 
@@ -151,6 +169,10 @@ class Traffic(Protocol):
 
 class Registry(Protocol):
     """What knows pools, claims and endpoints."""
+
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether `claim` finds the claim of a request's key by itself, on every replica."""
 
     def endpoint(self, target: Target) -> Endpoint | None:
         """Return the live endpoint of `target` from memory, or None.
@@ -173,11 +195,14 @@ class Registry(Protocol):
     def watch(self, traffic: Traffic) -> None:
         """Learn from `traffic` which claims are idle; without it none ever is."""
 
+    def health(self) -> RegistryHealth:
+        """Return whether it knows what it has to know."""
+
     async def start(self) -> None:
         """Begin to fill the pools; raise when the registry can never work here."""
 
     async def close(self) -> None:
-        """End every sandbox that this registry started."""
+        """End every sandbox that this registry started; one of a cluster starts none."""
 
     async def claim(self, request: ClaimRequest) -> Claim:
         """Take a ready member.
@@ -185,15 +210,21 @@ class Registry(Protocol):
         Raise PoolNotFound, PoolExhausted, ClaimExists, or QuotaExceeded.
         """
 
-    async def renew(self, namespace: Label, name: Label, lease_seconds: float | None) -> Claim:
+    async def find_claim(self, namespace: Label, name: Label) -> Claim | None:
+        """Return a live claim, whichever replica has made it; None when there is none."""
+
+    async def renew(
+        self, namespace: Label, name: Label, lease_seconds: float | None, *, uid: str | None = None
+    ) -> Claim:
         """Have a live claim end so long from now, never beyond its pool's greatest age.
 
-        None takes the lease that it was made with. A claim that failed is returned as it is.
-        Raise ClaimNotFound.
+        None takes the lease that it was made with, and never makes it end earlier than it
+        would. A claim that failed is returned as it is.
+        Raise ClaimNotFound, also when its sandbox is not the one with this UID.
         """
 
-    async def release(self, namespace: Label, name: Label) -> None:
-        """End a claim and its sandbox."""
+    async def release(self, namespace: Label, name: Label, *, uid: str | None = None) -> None:
+        """End a claim and its sandbox, unless that is another than the one with this UID."""
 
     def claims(self) -> list[Claim]:
         """Return the live claims, oldest first."""

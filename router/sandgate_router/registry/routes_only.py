@@ -14,6 +14,7 @@ from sandgate_router.registry.base import (
     Endpoint,
     Event,
     PoolStatus,
+    RegistryHealth,
     Traffic,
 )
 
@@ -23,6 +24,8 @@ class RoutesOnly:
 
     kind: ClassVar[str]
     """The registry's name in the settings."""
+
+    keeps_keys: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._subscribers: list[Callable[[Endpoint], None]] = []
@@ -37,17 +40,26 @@ class RoutesOnly:
     def watch(self, traffic: Traffic) -> None:
         """Do nothing: there are no claims to be idle."""
 
+    def health(self) -> RegistryHealth:
+        """Say that all is well: what is not known is asked for as it is needed."""
+        return RegistryHealth()
+
     async def claim(self, request: ClaimRequest) -> Claim:
         """Refuse: there are no pools."""
         del request
         raise self._refusal("pools")
 
-    async def renew(self, namespace: Label, name: Label, lease_seconds: float | None) -> Claim:
+    async def find_claim(self, namespace: Label, name: Label) -> Claim | None:
+        """Find none: there are no claims."""
+
+    async def renew(
+        self, namespace: Label, name: Label, lease_seconds: float | None, *, uid: str | None = None
+    ) -> Claim:
         """Refuse: there are no leases."""
-        del namespace, name, lease_seconds
+        del namespace, name, lease_seconds, uid
         raise self._refusal("claims")
 
-    async def release(self, namespace: Label, name: Label) -> None:
+    async def release(self, namespace: Label, name: Label, *, uid: str | None = None) -> None:
         """Do nothing: what never was is released already."""
 
     def claims(self) -> list[Claim]:

@@ -94,7 +94,15 @@ def load_sandboxes(path: Path) -> dict[_Name, Entry]:
             raise BadSandboxFile(f"{path}: it is empty; write `sandboxes: []` for none")
         file = msgspec.convert(content, _File)
     # ValueError: PyYAML's, for what looks like a date and is none.
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+    except (
+        OSError,
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,  # the last three: PyYAML's own constructors, at a tag that fits nothing
+        RecursionError,
+    ) as error:
         raise BadSandboxFile(f"{path}: {error}") from error
     entries: dict[_Name, Entry] = {}
     for entry in file.sandboxes:

@@ -51,11 +51,17 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
     return bytes(answer)
 
 
+async def _connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if endpoint.path:
+        return await asyncio.open_unix_connection(endpoint.path, limit=MAX_ANSWER_BYTES)
+    return await asyncio.open_connection(endpoint.host, endpoint.port, limit=MAX_ANSWER_BYTES)
+
+
 async def _ask(
     endpoint: Endpoint, read: Callable[[asyncio.StreamReader], Awaitable[bytes]]
 ) -> bytes:
     try:
-        reader, writer = await asyncio.open_unix_connection(endpoint.path, limit=MAX_ANSWER_BYTES)
+        reader, writer = await _connect(endpoint)
     except OSError as error:
         raise NotHealthy(f"cannot be connected to: {error}") from error
     try:

@@ -92,7 +92,8 @@ class IdleSweep:
             self._due = [row for row in self._due if row[2].lease.is_live]
             heapq.heapify(self._due)
             self._most_due = max(_LEAST_DUE, 2 * len(self._due))
-        self._look_at(_Watched(lease, idle, used=lease.born), lease.born + idle)
+        now = self._clock()
+        self._look_at(_Watched(lease, idle, used=now), now + idle)
 
     async def run(self) -> None:
         """Sweep for ever."""

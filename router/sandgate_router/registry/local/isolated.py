@@ -247,7 +247,7 @@ def spawn_bubblewrap(
         os.write(fd, encode_arguments(arguments))
         os.lseek(fd, 0, os.SEEK_SET)
         argv = [*wrap, "--args", str(fd), "--", *command]
-        return Process(argv, environ={}, pass_fds=(fd, *pass_fds), on_exit=on_exit)
+        return Process.start(argv, environ={}, pass_fds=(fd, *pass_fds), on_exit=on_exit)
     finally:
         os.close(fd)
 
@@ -271,6 +271,11 @@ async def _kill(process: Process) -> None:
         return
     tree = ProcessTree(process.pid)
     try:
+        # From below: the first of the chain reaps the namespace and ends by itself. All at once,
+        # a dead process would be left to init with each sandbox, and that may be the gateway.
+        if tree.kill_below(process.pid):
+            await process.wait(END_SECONDS)
+        tree.look()
         tree.kill()
         await process.wait(END_SECONDS)
         await tree.gone(END_SECONDS)

@@ -149,7 +149,8 @@ def _write_packages(root: Path, prefix: str, folders: list[str]) -> list[Bind]:
     (root / runtime).mkdir(parents=True)
     (root / "bin").mkdir()
     (root / "bin" / "python").symlink_to(f"{prefix}/bin/{version}")
-    (root / "pyvenv.cfg").write_text(f"home = {prefix}/bin\n")
+    # Left out, the second line would mean `true`, and what the Python itself has installed run.
+    (root / "pyvenv.cfg").write_text(f"home = {prefix}/bin\ninclude-system-site-packages = false\n")
     installed = root / "lib" / version / "site-packages"
     installed.mkdir(parents=True)
     (installed / "sandgate.pth").write_text("".join(f"{line}\n" for line in lines))

@@ -2,16 +2,20 @@
 
 What holds: own folder, own variables, limits per process, an end of the whole tree. What does
 not: the code sees the machine, its network and its files, as the user that it runs as.
+
+A sandbox is forked off a `zygote`, which is three times as fast as to start one as a program.
+That still happens where no zygote can be had; both ways lead to the same.
 """
 
 import asyncio
 import logging
 import os
 import signal
+import socket
 import stat
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sandgate_router.registry.local.endpoints import SandboxEndpoints
@@ -28,6 +32,7 @@ from sandgate_router.registry.local.pools import PoolSpec
 from sandgate_router.registry.local.process import Process
 from sandgate_router.registry.local.proctree import ProcessTree, count_tasks, find_strays
 from sandgate_router.registry.local.users import OwnUser, runs_as_root
+from sandgate_router.registry.local.zygote import ForkRequest, Zygote
 
 GRACE_SECONDS = 2.0
 """How long the runtime may take to end its commands before all are killed."""
@@ -46,6 +51,7 @@ class PlainStarter:
         self._folder = folder
         self._descriptors = descriptors
         self._own_users = False
+        self._zygote: Zygote | None = None
 
     async def open(self) -> None:
         """Decide as whom the sandboxes run."""
@@ -62,6 +68,7 @@ class PlainStarter:
                 " their limit on processes does not hold.",
                 next(path for path in needed if not reachable_by_all(path)),
             )
+        self._zygote = self._hatch()
 
     async def start(self, spec: PoolSpec, *, died: Callable[[Member, str], None]) -> Member:
         """Start a sandbox and wait for its first answer."""
@@ -69,7 +76,7 @@ class PlainStarter:
         try:
             if self._own_users:
                 sandbox.take_own_user()
-            sandbox.run(spec, descriptors=self._descriptors)
+            await self._launch(sandbox, spec)
             await sandbox.become_ready()
         except BaseException:
             await sandbox.end()
@@ -77,7 +84,33 @@ class PlainStarter:
         return sandbox
 
     def close(self) -> None:
-        """Nothing is held."""
+        """End the zygote."""
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+
+    async def _launch(self, sandbox: "PlainSandbox", spec: PoolSpec) -> None:
+        # Processes are counted for it: 15 µs each, and a machine may have thousands.
+        environ = await asyncio.to_thread(sandbox.environ, spec)
+        zygote = self._zygote
+        if zygote is not None:
+            try:
+                await sandbox.fork(spec, zygote, environ=environ, descriptors=self._descriptors)
+            except OSError as error:
+                log.warning("registry.fork_failed", extra={"reason": str(error)})
+                if not zygote.alive and zygote is self._zygote:
+                    zygote.close()
+                    self._zygote = self._hatch()  # for the next
+            else:
+                return
+        sandbox.run(spec, environ=environ, descriptors=self._descriptors)
+
+    def _hatch(self) -> Zygote | None:
+        try:
+            return Zygote()
+        except OSError as error:
+            log.warning("registry.no_zygote", extra={"reason": str(error)})
+            return None
 
 
 class PlainSandbox:
@@ -109,9 +142,28 @@ class PlainSandbox:
             raise StartFailed(str(error)) from error
         os.chown(self._work, self._user.uid, self._user.uid)
 
-    def run(self, spec: PoolSpec, *, descriptors: int | None) -> None:
+    async def fork(
+        self,
+        spec: PoolSpec,
+        zygote: Zygote,
+        *,
+        environ: Mapping[str, str],
+        descriptors: int | None,
+    ) -> None:
+        """Have the process forked; `descriptors` is its soft limit on open files."""
+        wanted = ForkRequest(
+            argv=[f"--die-with-parent={os.getpid()}"],
+            environ=environ,
+            file_bytes=spec.workspace_bytes,
+            descriptors=descriptors,
+            uid=None if self._user is None else self._user.uid,
+        )
+        with self._listen() as http:
+            self._process = await zygote.fork(wanted, http, on_exit=self._on_exit)
+
+    def run(self, spec: PoolSpec, *, environ: Mapping[str, str], descriptors: int | None) -> None:
         """Start the process; `descriptors` is its soft limit on open files, None leaves it."""
-        with listen_unix(self._sockets / "http.sock") as http:
+        with self._listen() as http:
             # A workspace on disk cannot be limited without a quota of the file system; the
             # size of each file can.
             command = ["prlimit", f"--fsize={spec.workspace_bytes}"]
@@ -121,9 +173,9 @@ class PlainSandbox:
                 command += ["setpriv", "--reuid", number, "--regid", number, "--clear-groups", "--"]
             command += [sys.executable, "-I", "-m", "sandgate_runtime"]
             command += ["--fd", str(http.fileno()), f"--die-with-parent={os.getpid()}"]
-            self._process = Process(
+            self._process = Process.start(
                 command,
-                environ=self._environ(spec),
+                environ=environ,
                 pass_fds=(http.fileno(),),
                 on_exit=self._on_exit,
             )
@@ -168,7 +220,13 @@ class PlainSandbox:
         finally:
             tree.close()
 
-    def _environ(self, spec: PoolSpec) -> dict[str, str]:
+    def _listen(self) -> socket.socket:
+        path = self._sockets / "http.sock"
+        path.unlink(missing_ok=True)  # of a fork that failed
+        return listen_unix(path)
+
+    def environ(self, spec: PoolSpec) -> dict[str, str]:
+        """Return all its variables."""
         path = "/usr/local/bin:/usr/bin:/bin"
         if not sys.base_prefix.startswith("/usr"):
             path += f":{sys.base_prefix}/bin"

@@ -266,6 +266,7 @@ class Pool:
             hit_rate=self._served_at_once / self._served if self._served else None,
             isolation=self.isolation,
             last_error=self.last_error,
+            starting=self.starting,
         )
 
     def _pick_up(self, member: Member) -> bool:

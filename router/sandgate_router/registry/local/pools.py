@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import yaml
 
 from sandgate_router.config import BadConfig
 from sandgate_router.names import DEFAULT_NAMESPACE, Label, parse_label
 from sandgate_router.registry.base import Isolation
+from sandgate_router.yaml_file import read_yaml, shown
 
 LocalIsolation = Literal["bubblewrap", "none"]
 Network = Literal["none", "host"]
@@ -63,7 +63,7 @@ class PoolSpec:
     """How long a claim lives without traffic and without a running command; None for ever."""
     max_age_seconds: float = 86400.0
     """How long a claim lives at most."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables that the code inside sees, beside PATH, HOME and LANG."""
     isolation: LocalIsolation | None = None
     """None takes the gateway's."""
@@ -117,10 +117,7 @@ def load_pools(path: Path) -> PoolsFile:
     Raises:
         BadConfig: with every fault of the file.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadConfig([f"pools file {path} cannot be read: {error}"]) from error
+    content = read_yaml(path, kind="pools")
     try:
         return parse_pools(content)
     except BadConfig as error:
@@ -132,7 +129,7 @@ def parse_pools(content: object) -> PoolsFile:
     if not isinstance(content, dict) or not isinstance(content.get("pools"), list):
         raise BadConfig(["it holds no list named `pools`"])
     faults = [
-        f"{key!r} is no member of the file; it holds `pools` and `quotas`"
+        f"{shown(key)} is no member of the file; it holds `pools` and `quotas`"
         for key in content.keys() - {"pools", "quotas"}
     ]
     quotas = content.get("quotas")
@@ -180,7 +177,7 @@ def _parse_pool(entry: object) -> tuple[PoolSpec | None, list[str]]:
     if not isinstance(entry, dict):
         return None, ["is no mapping"]
     faults = [
-        f"{key!r} is no member of a pool; the members are {', '.join(sorted(_MEMBERS))}"
+        f"{shown(key)} is no member of a pool; the members are {', '.join(sorted(_MEMBERS))}"
         for key in entry
         if key not in _MEMBERS
     ]
@@ -217,9 +214,9 @@ def pool_faults(spec: PoolSpec) -> list[str]:
 
 def _env_faults(env: Mapping[str, str]) -> list[str]:
     faults = []
-    for name, value in env.items():
-        if _ENV_NAME.fullmatch(name) is None:
-            faults.append(f"env {name!r} is not a variable's name")
+    for number, (name, value) in enumerate(env.items(), start=1):
+        if _ENV_NAME.fullmatch(name) is None:  # and no word of it: it may hold the value as well
+            faults.append(f"env: name {number} is no variable's (A-Z a-z 0-9 _, no digit first)")
         elif _OUR_ENV.fullmatch(name):
             faults.append(f"env {name} is set by the gateway")
         elif "\0" in value:

@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Self
 
 MAX_TAIL_BYTES = 4096
 """How much of the last output is kept, to say why a process ended."""
@@ -26,17 +27,39 @@ class Process:
 
     def __init__(
         self,
+        pid: int,
+        output: IO[bytes],
+        *,
+        reap: Callable[[], int],
+        on_exit: Callable[[], None] | None = None,
+    ) -> None:
+        """Take a child that nobody else waits for, and the pipe that it writes to.
+
+        `reap` waits for it and returns its exit code, negative after a signal.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._on_exit = on_exit
+        self._tail = b""
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        self.pid = pid
+        self._reap_child = reap
+        self._output = output
+        os.set_blocking(output.fileno(), False)
+        self._pidfd = os.pidfd_open(pid)
+        self._loop.add_reader(output.fileno(), self._read)
+        self._loop.add_reader(self._pidfd, self._reap)
+
+    @classmethod
+    def start(
+        cls,
         argv: Sequence[str],
         *,
         environ: Mapping[str, str],
         pass_fds: Sequence[int] = (),
         on_exit: Callable[[], None] | None = None,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._on_exit = on_exit
-        self._tail = b""
-        self.exited: asyncio.Future[int] = self._loop.create_future()
-        self._child = subprocess.Popen(
+    ) -> Self:
+        """Start a program."""
+        child = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -47,18 +70,19 @@ class Process:
             cwd="/",
             start_new_session=True,
         )
-        self.pid = self._child.pid
-        assert self._child.stdout is not None
-        self._output = self._child.stdout
-        os.set_blocking(self._output.fileno(), False)
-        self._pidfd = os.pidfd_open(self.pid)
-        self._loop.add_reader(self._output.fileno(), self._read)
-        self._loop.add_reader(self._pidfd, self._reap)
+        assert child.stdout is not None
+        return cls(child.pid, child.stdout, reap=child.wait, on_exit=on_exit)
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, unless the child has ended."""
         if not self.exited.done():
-            self._child.send_signal(number)
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        """End it at once and wait until it is gone: for a program that holds nothing."""
+        if not self.exited.done():
+            self.send_signal(signal.SIGKILL)
+            self._reap()
 
     async def wait(self, timeout: float) -> bool:
         """Wait for the end; tell whether it came in time."""
@@ -109,7 +133,7 @@ class Process:
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        code = self._child.wait()  # does not block: the descriptor says that it has ended
+        code = self._reap_child()  # does not block: the descriptor says that it has ended
         if not self._output.closed:
             self._read()
         self._close_output()  # a grandchild may hold the other end for ever

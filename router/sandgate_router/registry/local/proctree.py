@@ -44,6 +44,14 @@ class ProcessTree:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(held, signal.SIGKILL)
 
+    def kill_below(self, pid: int) -> bool:
+        """Send SIGKILL to all but this one; tell whether there was another."""
+        others = [held for number, held in self._held.items() if number != pid]
+        for held in others:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(held, signal.SIGKILL)
+        return bool(others)
+
     @property
     def alive(self) -> bool:
         """Whether one of them still runs; a zombie does not."""

@@ -24,12 +24,13 @@ from sandgate_router.registry.base import (
     Event,
     Launch,
     PoolStatus,
+    RegistryHealth,
     Traffic,
 )
 from sandgate_router.registry.local.announce import Announcer
 from sandgate_router.registry.local.fleet import Fleet
 from sandgate_router.registry.local.idle import IdleSweep
-from sandgate_router.registry.local.leases import Leases
+from sandgate_router.registry.local.leases import Leases, boot_time
 from sandgate_router.registry.local.member import Member, random_label
 from sandgate_router.registry.local.pool import Pool
 from sandgate_router.registry.local.pools import (
@@ -61,6 +62,8 @@ def build_local_registry(config: Config, *, descriptors: int | None = None) -> "
 class LocalRegistry:
     """Warm pools of sandboxes on this machine."""
 
+    keeps_keys = False
+
     def __init__(
         self,
         pools: Sequence[PoolSpec] | PoolsFile = DEFAULT_POOLS,
@@ -70,12 +73,13 @@ class LocalRegistry:
         descriptors: int | None = None,
         watched: WatchedPools | None = None,
         host_network: bool = False,
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         """Take the pools' settings; nothing is started.
 
         `descriptors` is the soft limit on open files of each process in a sandbox; None leaves
         them the gateway's own. Pools and quotas follow the file that is `watched`. Where
-        `host_network` is set, pools may give it to isolated sandboxes.
+        `host_network` is set, pools may give it to isolated sandboxes. Leases end by `clock`.
 
         Raises:
             BadConfig: a pool asks for less isolation than the gateway, or for a network that
@@ -94,7 +98,7 @@ class LocalRegistry:
             host_network=host_network,
         )
         self._stock = self._fleet.stock
-        self._leases = Leases(self._announcer, end=self._stock.end)
+        self._leases = Leases(self._announcer, end=self._stock.end, clock=clock)
         self._idle = IdleSweep(
             end=lambda lease: self._leases.drop(lease, "claim.expired", reason="idle")
         )
@@ -125,6 +129,10 @@ class LocalRegistry:
         """Learn from `traffic` which claims are idle; without it none ever is."""
         self._idle.traffic = traffic
 
+    def health(self) -> RegistryHealth:
+        """Say that all is well: everything is known here, since it all began here."""
+        return RegistryHealth()
+
     async def start(self) -> None:
         """Check that sandboxes can be started, and begin to fill the pools.
 
@@ -136,6 +144,7 @@ class LocalRegistry:
         except BaseException:
             await self.close()
             raise
+        self._keep(self._leases.run())
         self._keep(self._idle.run())
         if self._watched is not None:
             self._keep(self._watched.run(self._fleet.apply))
@@ -171,25 +180,34 @@ class LocalRegistry:
         self._announcer.claim("claim.created", lease.claim)
         return lease.claim
 
-    async def renew(self, namespace: Label, name: Label, lease_seconds: float | None) -> Claim:
+    async def find_claim(self, namespace: Label, name: Label) -> Claim | None:
+        """Return a live claim."""
+        lease = self._leases.get((namespace, name))
+        return None if lease is None else lease.claim
+
+    async def renew(
+        self, namespace: Label, name: Label, lease_seconds: float | None, *, uid: str | None = None
+    ) -> Claim:
         """Have a live claim end so long from now, never beyond its pool's greatest age.
 
-        A claim that failed is returned as it is: there is nothing left to keep.
+        None takes the lease that it was made with, and never makes it end earlier. A claim that
+        failed is returned as it is: there is nothing left to keep.
 
         Raises:
             ClaimNotFound.
         """
         lease = self._leases.get((namespace, name))
-        if lease is None:
+        if lease is None or uid not in {None, lease.claim.uid}:
             raise ClaimNotFound
         if lease.is_live:
             self._leases.extend(lease, lease_seconds)
             self._announcer.claim("claim.renewed", lease.claim)
         return lease.claim
 
-    async def release(self, namespace: Label, name: Label) -> None:
+    async def release(self, namespace: Label, name: Label, *, uid: str | None = None) -> None:
         """End a claim and its sandbox; return once both are gone."""
-        if (lease := self._leases.get((namespace, name))) is not None:
+        lease = self._leases.get((namespace, name))
+        if lease is not None and uid in {None, lease.claim.uid}:
             ending = self._leases.drop(lease, "claim.released", reason="released")
             # Shielded: a caller that leaves does not stop the end.
             await asyncio.shield(ending)

@@ -13,7 +13,16 @@ from loadtest import credentials
 from loadtest.check import check_proxy
 from loadtest.figures import Figures
 from loadtest.measure import FEW_SANDBOXES, Serve, WrongAnswer, stub_sandboxes
-from loadtest.peers import PEERS, SANDGATE, find_program, serving, serving_sandgate, versions
+from loadtest.peers import (
+    COMPILED,
+    COMPILED_PYTHON,
+    PEERS,
+    SANDGATE,
+    find_program,
+    serving,
+    serving_sandgate,
+    versions,
+)
 from loadtest.processes import raise_descriptor_limit
 from loadtest.profiling import profile
 from loadtest.report import Cell, Table, describe_machine, write_reports
@@ -82,6 +91,11 @@ def _choose(options: argparse.Namespace) -> list[str]:
 def _find_proxies(options: argparse.Namespace, workshop: Path) -> dict[str, Serve]:
     """Return the proxies that are here, are wanted and answer rightly."""
     proxies: dict[str, tuple[Serve, bool]] = {SANDGATE: (partial(serving_sandgate, workshop), True)}
+    if COMPILED_PYTHON.exists():
+        serve_compiled = partial(serving_sandgate, workshop, python=str(COMPILED_PYTHON))
+        proxies[COMPILED] = serve_compiled, True
+    else:
+        print(f"{COMPILED}: `make compiled` builds it", file=sys.stderr)
     for peer in PEERS:
         if find_program(peer) is None:
             print(f"{peer.name}: {peer.program} is not on this machine", file=sys.stderr)

@@ -24,6 +24,11 @@ HERE = Path(__file__).parent
 BUILD_SECONDS = 300.0
 
 SANDGATE = "Sandgate"
+COMPILED = "Sandgate, compiled"
+
+COMPILED_PYTHON = HERE.parent / ".venv-compiled" / "bin" / "python"
+"""Has the wheel with compiled modules; `make bench` makes it."""
+
 STARLETTE = "Starlette + httpx"
 SPLICE = "uvloop splice, no parsing"
 
@@ -160,7 +165,9 @@ def _build_once(peer: Peer, program: str, source: Path, workshop: Path) -> Path:
 
 
 @contextlib.contextmanager
-def serving_sandgate(workshop: Path, sandboxes: int) -> Iterator[tuple[int, int]]:
+def serving_sandgate(
+    workshop: Path, sandboxes: int, *, python: str = sys.executable
+) -> Iterator[tuple[int, int]]:
     """Run our gateway over static addresses; yield its process id and port."""
     with tempfile.TemporaryDirectory() as name:
         file = Path(name, "sandboxes.yaml")
@@ -172,7 +179,7 @@ def serving_sandgate(workshop: Path, sandboxes: int) -> Iterator[tuple[int, int]
             "SANDGATE_DRAIN_DELAY": "0",
             **credentials.build_settings(Path(name)),
         }
-        command = [sys.executable, "-m", "sandgate_router", "up"]
+        command = [python, "-m", "sandgate_router", "up"]
         log = workshop / "log"
         with running(command, core=PROXY_CORE, settings=settings, log=log) as process:
             line = read_line(process, "listening on ")

@@ -277,8 +277,7 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = self._gateway.clock() + KEEP_ALIVE_SECONDS
             if self._inbox.data or self._pipeline_paused:
                 self._go_on()
-            if self._exchange is None and not self._inbox.data and self._lingering is None:
-                self._gateway.idle.add(self)
+            self._rest()
 
     def join(self, tunnel: Tunnel) -> None:
         """Leave HTTP: whatever comes now is the tunnel's."""
@@ -476,6 +475,11 @@ class ClientConnection(asyncio.Protocol):
             self._apply_pauses()
         if not self._reading_heads:
             self._take_heads()
+
+    def _rest(self) -> None:
+        """Let the connection wait as an idle one, unless something is under way on it."""
+        if self._exchange is None and not self._inbox.data and self._lingering is None:
+            self._gateway.idle.add(self)
 
     def _apply_pauses(self) -> None:
         if self.transport.is_closing():

@@ -2,7 +2,7 @@
 
 from sandgate_router.head import RequestHead
 
-DIAL_DELAYS = (0.2, 0.4, 0.8)
+DIAL_DELAYS: tuple[float, ...] = (0.2, 0.4, 0.8)
 """Seconds between tries to connect: the routers that clients know wait as long."""
 
 DIAL_SECONDS = 5.0

@@ -66,11 +66,67 @@ class FileInfo:
     """One entry of a directory in the sandbox."""
 
     name: str
+    """The last part of the path; below a directory that was listed deeply, the path in it."""
     is_dir: bool
     size: int
     """Bytes."""
-    modified: datetime
-    """Aware, in UTC."""
+    modified: datetime | None
+    """Aware, in UTC; None where the sandbox does not tell."""
+    mode: str | None = None
+    """Permissions as four octal digits; None where the sandbox does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A line of a file in which a text was found."""
+
+    name: str
+    """The file, from the directory that was searched."""
+    line: int
+    """Counted from 1."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """What happened below a watched directory."""
+
+    kind: Literal["created", "modified", "deleted", "overflow"]
+    """`overflow`: changes were lost, and what is there has to be listed anew."""
+    name: str
+    """The path, from the watched directory; empty for `overflow`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalSize:
+    """How much a terminal shows."""
+
+    cols: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """A process in a sandbox as it stands."""
+
+    id: str
+    pid: int | None
+    running: bool
+    argv: tuple[str, ...]
+    """Long ones are cut."""
+    started_at: datetime | None
+    exit: Exit | None
+    """How it ended; None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of input that was written to a process."""
+
+    written: int
+    """Bytes taken; fewer than sent where the process closed its input."""
+    open: bool
+    """Whether more may follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +137,8 @@ class PoolStatus:
     namespace: str
     warm: int
     """Members that are to stand ready."""
-    max: int
-    """Members at most, claimed ones included."""
+    max: int | None
+    """Members at most, claimed ones included; None where the gateway does not limit them."""
     ready: int
     claimed: int
     waiting: int
@@ -112,7 +168,26 @@ class Claim:
     launch: str = ""
     """`warm` when a ready member was taken, `cold` when one had to be started."""
     expires_at: datetime | None = None
+    """When the lease ends; a handle has it renewed before."""
     token: str | None = field(default=None, repr=False)
     """Proves the claim to the gateway; None where it asks for none."""
+    token_expires_at: datetime | None = None
+    created_at: datetime | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds of each stage of the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayEvent:
+    """What happened to a claim or a pool, and how it stands afterwards."""
+
+    kind: str
+    """`claim.created`, `.renewed`, `.released`, `.expired`, `.failed`, `pool.changed`; or
+    `stream.reset`: events were lost, and claims and pools have to be listed anew."""
+    at: datetime | None = None
+    namespace: str = ""
+    pool: str = ""
+    reason: str | None = None
+    claim: Claim | None = None
+    status: PoolStatus | None = None

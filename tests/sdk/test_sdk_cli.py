@@ -15,6 +15,7 @@ from support.scripted_server import (
     AwaitDisconnect,
     Close,
     ScriptedServer,
+    Tell,
     Wait,
     chunk,
     event,
@@ -139,6 +140,7 @@ def test_run_passes_raw_bytes_and_the_exit_code(server: ScriptedServer, cli: Cli
         "argv": ["prog", "--url", "x", "-v"],
         "cwd": "d",
         "env": {"A": "1"},
+        "linger_seconds": 30,
     }
 
 
@@ -164,15 +166,15 @@ def test_run_shows_output_while_the_command_runs(
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.usefixtures("claimed")
-def test_an_interrupted_run_closes_the_stream_which_kills_the_command(
-    server: ScriptedServer, environment: Mapping[str, str], sent: signal.Signals, code: int
+def test_a_run_that_is_told_to_end_has_its_command_killed_first(
+    server: ScriptedServer, environment: Mapping[str, str], sent: signal.Signals
 ) -> None:
     left = threading.Event()
-    server.answer(
-        *PROCESSES, stream_head(), chunk(output_event("stdout", b"up\n")), AwaitDisconnect(left)
-    )
+    begun = event("started", {"id": "p-1", "pid": 7}) + output_event("stdout", b"up\n")
+    server.answer(*PROCESSES, stream_head(), chunk(begun), AwaitDisconnect(left))
+    server.answer("DELETE", "/v1/processes/p-1", response(204))
     with subprocess.Popen(
         [*COMMAND, "run", "c-1", "--", "sleep", "99"],
         env=environment,
@@ -184,7 +186,41 @@ def test_an_interrupted_run_closes_the_stream_which_kills_the_command(
         process.send_signal(sent)
         assert left.wait(PATIENCE)
         assert b"Traceback" not in process.communicate()[1]
-    assert process.returncode == code
+    assert process.returncode == 128 + sent
+    assert len(server.received("DELETE", "/v1/processes/p-1")) == 1
+
+
+@pytest.mark.usefixtures("claimed")
+def test_ctrl_c_is_the_commands_and_the_second_one_ends_the_program(
+    server: ScriptedServer, environment: Mapping[str, str]
+) -> None:
+    left, told = threading.Event(), threading.Event()
+    begun = event("started", {"id": "p-1", "pid": 7}) + output_event("stdout", b"up\n")
+    known = {"id": "p-1", "pid": 7, "state": "running"}
+    server.answer(
+        *PROCESSES,
+        stream_head(),
+        chunk(begun),
+        Wait(told),
+        chunk(output_event("stdout", b"caught it\n")),
+        AwaitDisconnect(left),
+    )
+    server.answer("GET", "/v1/processes/p-1", json_response(known))
+    server.answer("POST", "/v1/processes/p-1/signal", Tell(told), response(204))
+    server.answer("DELETE", "/v1/processes/p-1", response(204))
+    with subprocess.Popen(
+        [*COMMAND, "run", "c-1", "--", "sleep", "99"], env=environment, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == b"caught it\n"
+        process.send_signal(signal.SIGINT)
+        assert left.wait(PATIENCE)
+    assert process.returncode == 130
+    (sent,) = server.received("POST", "/v1/processes/p-1/signal")
+    assert sent.json() == {"signal": "SIGINT"}
+    assert len(server.received("DELETE", "/v1/processes/p-1")) == 1
 
 
 @pytest.mark.usefixtures("claimed")
@@ -222,10 +258,10 @@ def test_a_command_killed_by_its_timeout_says_so(server: ScriptedServer, cli: Cl
     end = exit_event(137, signal=9, reason="timeout")
     server.answer(*PROCESSES, stream_head(), chunk(end), chunk(b""))
     done = cli("run", "c-1", "--timeout", "1.5", "--shell", "sleep 9")
-    assert done.returncode == 137
+    assert done.returncode == 124
     assert done.stderr.startswith(b"sandgate: the command ran into --timeout")
     (request,) = server.received(*PROCESSES)
-    assert request.json() == {"shell": "sleep 9", "timeout": 1.5}
+    assert request.json() == {"shell": "sleep 9", "timeout": 1.5, "linger_seconds": 30}
 
 
 @pytest.mark.usefixtures("claimed")
@@ -254,7 +290,7 @@ def test_a_run_whose_end_is_unknown_fails_and_warns(server: ScriptedServer, cli:
     started = event("started", {"id": "p", "pid": 1})
     server.answer(*PROCESSES, stream_head(), chunk(started), Close())
     done = cli("run", "c-1", "--", "x")
-    assert done.returncode == 1
+    assert done.returncode == 125
     assert b"may have run; look at what it did" in done.stderr
 
 
@@ -262,10 +298,10 @@ def test_a_run_whose_end_is_unknown_fails_and_warns(server: ScriptedServer, cli:
 @pytest.mark.usefixtures("claimed")
 def test_ls_lists_the_working_directory(server: ScriptedServer, cli: Cli, place: str) -> None:
     entries = [
-        {"name": "z" * 120, "size": 10, "type": "file", "mod_time": 0},
-        {"name": "a [b]:smile:", "size": 0, "type": "directory", "mod_time": 1e9},
+        {"name": "z" * 120, "size": 10, "type": "file", "modified_at": "1970-01-01T00:00:00Z"},
+        {"name": "a [b]:smile:", "type": "directory", "modified_at": "2001-09-09T01:46:40Z"},
     ]
-    server.answer("GET", "/list/", json_response(entries))
+    server.answer("GET", "/v1/files/?recursive=false", json_response({"entries": entries}))
     lines = [line.rstrip() for line in cli("ls", place).stdout.decode().splitlines()]
     assert lines == [
         "SIZE  MODIFIED              NAME",
@@ -276,35 +312,43 @@ def test_ls_lists_the_working_directory(server: ScriptedServer, cli: Cli, place:
 
 @pytest.mark.usefixtures("claimed")
 def test_ls_as_json(server: ScriptedServer, cli: Cli) -> None:
-    entry = {"name": "é", "size": 10, "type": "file", "mod_time": 0}
-    server.answer("GET", "/list/a%2Fb%3Ac", json_response([entry]))
+    time, target = "1970-01-01T00:00:00Z", "/v1/files/a%2Fb%3Ac?recursive=false"
+    entry = {"name": "é", "size": 10, "type": "file", "modified_at": time, "mode": "0644"}
+    server.answer("GET", target, json_response({"entries": [entry]}))
     (shown,) = json.loads(cli("ls", "c-1:a/b:c", "--json").stdout)
-    assert shown == {"name": "é", "is_dir": False, "size": 10, "modified": "1970-01-01T00:00:00Z"}
+    assert shown == {
+        "name": "é",
+        "is_dir": False,
+        "size": 10,
+        "modified": time,
+        "mode": "0644",
+    }
 
 
 @pytest.mark.parametrize(
     ("destination", "name"),
-    [("c-1:d/x.bin", b"d/x.bin"), ("c-1:", b"a b.bin"), ("c-1:d/", b"d/a b.bin")],
+    [("c-1:d/x.bin", "d%2Fx.bin"), ("c-1:", "a%20b.bin"), ("c-1:d/", "d%2Fa%20b.bin")],
 )
 @pytest.mark.usefixtures("claimed")
 def test_cp_copies_a_local_file_in(
-    server: ScriptedServer, cli: Cli, tmp_path: Path, destination: str, name: bytes
+    server: ScriptedServer, cli: Cli, tmp_path: Path, destination: str, name: str
 ) -> None:
     source = tmp_path / "a b.bin"
     source.write_bytes(b"\x00\xff")
-    server.answer("POST", "/upload", json_response({"message": "ok"}))
+    server.answer("PUT", f"/v1/files/{name}", response(204))
     done = cli("cp", str(source), destination, "--json")
     assert json.loads(done.stdout)["bytes"] == 2
-    (request,) = server.received("POST", "/upload")
-    assert b'filename="' + name + b'"' in request.body
-    assert b"\x00\xff" in request.body
+    (request,) = server.received("PUT", f"/v1/files/{name}")
+    assert request.body == b"\x00\xff"
 
 
 @pytest.mark.usefixtures("claimed")
 def test_cp_copies_a_file_of_the_sandbox_out_into_a_folder(
     server: ScriptedServer, cli: Cli, tmp_path: Path
 ) -> None:
-    server.answer("GET", "/download/d%2Fx.bin", response(body=b"\x00\xff"))
+    content = response(body=b"\x00\xff", content_type="application/octet-stream")
+    server.answer("HEAD", "/v1/files/d%2Fx.bin", response())
+    server.answer("GET", "/v1/files/d%2Fx.bin", content)
     done = cli("cp", "c-1:d/x.bin", str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
@@ -316,7 +360,9 @@ def test_cp_that_fails_leaves_what_was_there(
     server: ScriptedServer, cli: Cli, tmp_path: Path
 ) -> None:
     (tmp_path / "x").write_bytes(b"old")
-    server.answer("GET", "/download/x", response(body=b"new")[:-1], Close())
+    content = response(body=b"new", content_type="application/octet-stream")
+    server.answer("HEAD", "/v1/files/x", response())
+    server.answer("GET", "/v1/files/x", content[:-1], Close())
     done = cli("cp", "c-1:x", str(tmp_path / "x"))
     assert done.returncode == 1
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
@@ -396,14 +442,15 @@ def test_a_missing_local_file_is_one_line(cli: Cli) -> None:
     "arguments",
     [
         ["pools", "--url", "localhost:8080"],
-        ["run", "c-1"],
-        ["run", "c-1", "--shell", "x", "--", "y"],
-        ["run", "NOT A CLAIM", "--", "x"],
-        ["run", "c-1", "--timeout", "0", "--", "x"],
-        ["run", "c-1", "--env", "novalue", "--", "x"],
+        ["cat", "c-1"],
+        ["cat", "c-1:"],
+        ["port-forward", "c-1"],
+        ["port-forward", "c-1", "0"],
+        ["port-forward", "c-1", "1:65536"],
+        ["renew"],
+        ["completion", "tcsh"],
         ["cp", "a", "b"],
         ["cp", "c-1:a", "c-2:b"],
-        ["cp", "c-1:", "b"],
         ["cp", "./c-1:a", "b"],
         ["ls", "./x"],
         ["release"],
@@ -418,6 +465,27 @@ def test_wrong_usage_is_exit_code_2_and_sends_nothing(
 ) -> None:
     done = cli(*arguments)
     assert done.returncode == 2
+    assert b"Usage: sandgate" in done.stderr
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "c-1"],
+        ["run", "c-1", "--shell", "x", "--", "y"],
+        ["run", "NOT A CLAIM", "--", "x"],
+        ["run", "c-1", "--timeout", "0", "--", "x"],
+        ["run", "c-1", "--env", "novalue", "--", "x"],
+        ["run", "c-1", "--tty", "--json", "--", "x"],
+        ["shell"],
+    ],
+)
+def test_wrong_usage_of_run_is_no_exit_code_that_a_command_would_have(
+    server: ScriptedServer, cli: Cli, arguments: list[str]
+) -> None:
+    done = cli(*arguments)
+    assert done.returncode == 125
     assert b"Usage: sandgate" in done.stderr
     assert server.requests == []
 
@@ -438,7 +506,7 @@ def test_seconds_that_nobody_can_wait_are_refused_in_one_line(
 @pytest.mark.usefixtures("claimed")
 def test_a_timeout_that_is_no_time_is_refused_in_one_line(cli: Cli) -> None:
     done = cli("run", "c-1", "--timeout", "nan", "--", "true")
-    assert done.returncode == 2
+    assert done.returncode == 125
     assert done.stderr.count(b"\n") == 1
     assert b"timeout nan is not a finite number" in done.stderr
 
@@ -449,7 +517,7 @@ def test_a_claim_whose_sandbox_died_says_of_what(
     failed = {**claim, "state": "failed", "reason": "the runtime ended with exit code 137"}
     server.answer("GET", "/v1/claims/default/c-1", json_response(failed))
     done = cli("run", "c-1", "--", "true")
-    assert done.returncode == 1
+    assert done.returncode == 125
     assert done.stderr == (
         b"sandgate: the sandbox of default/c-1 failed: the runtime ended with exit code 137;"
         b" release the claim and make another with `sandgate claim`\n"

@@ -31,9 +31,6 @@ from sandgate import (
     Sandboxes,
     Started,
 )
-from sandgate._sandbox.commands import Commands
-from sandgate._transport import Transport
-from sandgate._wire.route import Route
 from sandgate.errors import InvalidRequest, SandboxRefused, UpstreamClosed
 
 PROCESSES = ("POST", "/v1/processes")
@@ -123,6 +120,7 @@ def test_the_environment_of_the_claim_goes_with_each_command_and_the_calls_own_w
         "timeout": 9,
         "cwd": "sub",
         "env": {"A": "claim", "B": "call"},
+        "linger_seconds": 30,
     }
 
 
@@ -253,10 +251,10 @@ def test_commands_of_many_threads_run_at_once(server: ScriptedServer, sandbox: S
 
 
 def test_a_gateway_that_is_not_there_is_no_unknown_outcome(dead_url: str) -> None:
-    transport = Transport(Gateway(dead_url))
-    commands = Commands(transport, route=Route("sb-1", "default", 8888))
-    with pytest.raises(GatewayUnreachable, match="cannot reach the gateway") as caught:
-        commands.run("x")
+    with (
+        Sandboxes(Gateway(dead_url)) as sandboxes,
+        pytest.raises(GatewayUnreachable, match="cannot reach the gateway") as caught,
+    ):
+        sandboxes.attach("sb-1").commands.run("x")
     assert caught.value.reached == "no"
     assert caught.value.retry_safe
-    transport.close()

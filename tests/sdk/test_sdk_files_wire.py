@@ -1,45 +1,19 @@
-"""Paths, uploads and listings on the wire."""
+"""Paths, listings and refusals of files on the wire."""
 
-import io
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import cast
 
 import pytest
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartParser
 
-from sandgate._wire import files
-from sandgate._wire.files import build_exists, build_list, build_read, build_write, encode_path
-from sandgate._wire.message import Reply
-from sandgate._wire.multipart import UPLOAD_CHUNK_BYTES, Upload, build_filename, build_multipart
+from sandgate._wire.event_stream import Event
+from sandgate._wire.file_errors import parse_file_refusal
+from sandgate._wire.files import FileCalls, encode_path, parse_change, parse_head
+from sandgate._wire.message import Call, Reply
 from sandgate._wire.route import Route
 from sandgate.errors import SandboxFileError, SandboxNotFound, UnexpectedAnswer
-from sandgate.types import FileInfo
+from sandgate.types import FileChange, FileInfo, Match
 
-ROUTE = Route("sb-1", "default", 8888)
-
-NAMES = [
-    "run.py",
-    "/home/user/run.py",
-    "a folder/with spaces .txt",
-    " leading and trailing ",
-    'quo"ted".txt',
-    '"',
-    "back\\slash",
-    'both\\"',
-    "semi;colon=x; filename=y",
-    "100%.txt",
-    "%2F%22",
-    "naïve-日本語-😀.txt",
-    "tab\tin it",
-    "it's",
-    "a:b",
-    "*?[x]{y}~|&#+,<>",
-]
-
-WINDOWS_NAMES = ["C:\\a.txt", "\\\\host\\share"]
-"""Names that form parsers cut; they arrive with ./ in front, which names the same file."""
+CALLS = FileCalls(Route("sb-1", "default", 8888))
+LISTING = CALLS.list_page("", recursive=False, pattern=None, cursor=None)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +30,7 @@ WINDOWS_NAMES = ["C:\\a.txt", "\\\\host\\share"]
         ("100%2F", "100%252F"),
         ("ü?#", "%C3%BC%3F%23"),
         ("a\nb", "a%0Ab"),
+        ("a:move", "a%3Amove"),
     ],
 )
 def test_a_path_is_one_segment_that_nothing_on_the_way_takes_apart(path: str, encoded: str) -> None:
@@ -68,153 +43,160 @@ def test_a_path_that_no_url_can_carry_is_refused(path: str) -> None:
         encode_path(path)
 
 
-def test_the_file_calls_are_the_routes_of_the_runtime() -> None:
-    requests = [
-        build_read("a/b", route=ROUTE).request,
-        build_list("", route=ROUTE).request,
-        build_exists("x", route=ROUTE).request,
-    ]
-    targets = [(request.method, request.target) for request in requests]
-    assert targets == [("GET", "/download/a%2Fb"), ("GET", "/list/"), ("GET", "/exists/x")]
-    for request in requests:
-        assert ("x-sandbox-id", "sb-1") in request.fields
-        assert ("x-sandbox-timeout", "60") in request.fields
-
-
-def test_an_upload_is_these_bytes() -> None:
-    content_type, body = build_multipart('a "b".txt', b"\x00\r\n", boundary="B")
-    assert content_type == "multipart/form-data; boundary=B"
-    assert body == (
-        b"--B\r\n"
-        b'content-disposition: form-data; name="file"; filename="a \\"b\\".txt"\r\n'
-        b"content-type: application/octet-stream\r\n\r\n"
-        b"\x00\r\n"
-        b"\r\n--B--\r\n"
-    )
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_a_form_parser_reads_the_exact_name_and_content(name: str) -> None:
-    assert await _parse(name, b"\x00\xff\r\n--x") == (name, b"\x00\xff\r\n--x")
-
-
-@pytest.mark.parametrize("name", WINDOWS_NAMES)
-async def test_a_name_like_a_windows_path_is_not_cut_to_its_last_part(name: str) -> None:
-    assert await _parse(name, b"x") == (f"./{name}", b"x")
-
-
-@pytest.mark.parametrize("path", ["a\nb", "a\rb", "a\0b"])
-def test_a_name_that_would_break_out_of_its_field_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="CR, LF or NUL"):
-        build_filename(path)
-
-
-def test_a_name_that_looks_escaped_is_sent_in_the_encoded_form_too() -> None:
-    assert build_filename("50%22.txt") == ("filename=\"50%22.txt\"; filename*=utf-8''50%2522.txt")
-    assert build_filename("50%20.txt") == 'filename="50%20.txt"'
-
-
-def test_an_empty_path_names_no_file_to_write() -> None:
-    with pytest.raises(ValueError, match="names no file"):
-        build_write("", b"", route=ROUTE)
-
-
-def test_a_file_object_is_read_piece_by_piece_from_where_it_stands() -> None:
-    source = io.BytesIO(b"skip" + b"x" * (2 * UPLOAD_CHUNK_BYTES))
-    source.seek(4)
-    _, body = build_multipart("a", source)
-    assert isinstance(body, Upload)
-    pieces = list(body)
-    assert [len(piece) for piece in pieces[1:-1]] == [UPLOAD_CHUNK_BYTES] * 2
-    assert not source.closed
-
-
-def test_a_file_object_in_text_mode_is_refused() -> None:
-    call = build_write("a", io.StringIO("text"), route=ROUTE)  # type: ignore[arg-type]
-    assert isinstance(call.request.body, Upload)
-    with pytest.raises(TypeError, match="binary mode"):
-        list(call.request.body)
-
-
-def test_a_listing_is_sorted_by_name() -> None:
-    reply = Reply(
-        200,
-        [],
-        b'[{"name":"b","size":3,"type":"file","mod_time":1.5},'
-        b'{"name":"a","size":0,"type":"directory","mod_time":0}]',
-    )
-    assert build_list("", route=ROUTE).decode(reply) == [
-        FileInfo("a", True, 0, datetime(1970, 1, 1, tzinfo=UTC)),
-        FileInfo("b", False, 3, datetime(1970, 1, 1, 0, 0, 1, 500000, tzinfo=UTC)),
-    ]
-
-
-@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'[{"size":1}]', b"<html>"])
-def test_a_listing_of_another_shape_is_unexpected(body: bytes) -> None:
-    with pytest.raises(UnexpectedAnswer):
-        build_list("", route=ROUTE).decode(Reply(200, [], body))
-
-
-def test_exists_needs_a_plain_yes_or_no() -> None:
-    call = build_exists("x", route=ROUTE)
-    assert call.decode(Reply(200, [], b'{"path":"x","exists":true}')) is True
-    with pytest.raises(UnexpectedAnswer, match="not a boolean"):
-        call.decode(Reply(200, [], b'{"exists":"no"}'))
+@pytest.mark.parametrize(
+    ("call", "method", "target"),
+    [
+        (CALLS.read("a/b"), "GET", "/v1/files/a%2Fb"),
+        (CALLS.write("a/b", b""), "PUT", "/v1/files/a%2Fb"),
+        (CALLS.stat("x"), "HEAD", "/v1/files/x"),
+        (LISTING, "GET", "/v1/files/?recursive=false"),
+        (
+            CALLS.list_page("d", recursive=True, pattern=None, cursor="c+1"),
+            "GET",
+            "/v1/files/d?recursive=true&cursor=c%2B1",
+        ),
+        (
+            CALLS.list_page("d", recursive=False, pattern="**/*.p y", cursor=None),
+            "GET",
+            "/v1/files/d?recursive=false&glob=%2A%2A%2F%2A.p%20y",
+        ),
+        (
+            CALLS.search("d", "a&b=ü", pattern="*.py", cursor=None),
+            "GET",
+            "/v1/files/d?grep=a%26b%3D%C3%BC&glob=%2A.py",
+        ),
+        (CALLS.remove("x", recursive=False), "DELETE", "/v1/files/x"),
+        (CALLS.remove("x", recursive=True), "DELETE", "/v1/files/x?recursive=true"),
+        (CALLS.move("a:b", "c", overwrite=False), "POST", "/v1/files/a%3Ab:move"),
+        (CALLS.mkdir("x", mode=0o750), "POST", "/v1/files/x:mkdir?mode=0750"),
+        (CALLS.archive("d"), "GET", "/v1/files/d?archive=tar.gz"),
+        (CALLS.extract("d", [b""]), "PUT", "/v1/files/d?extract=tar.gz"),
+        (CALLS.watch("a b", recursive=True), "GET", "/v1/watch?path=a%20b&recursive=true"),
+    ],
+)
+def test_the_file_calls_are_the_routes_of_the_runtime(
+    call: Call[object], method: str, target: str
+) -> None:
+    assert (call.request.method, call.request.target) == (method, target)
+    assert ("x-sandbox-id", "sb-1") in call.request.fields
+    assert (("x-sandbox-timeout", "60") in call.request.fields) is ("watch" not in target)
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "built_in", "code"),
+    "build",
     [
-        (404, "File not found", FileNotFoundError, "file_not_found"),
-        (403, "Access denied", PermissionError, "permission_denied"),
-        (404, "Path is not a directory", NotADirectoryError, "not_a_directory"),
-        (500, "File upload failed: [Errno 21] Is a directory: 'x'", IsADirectoryError, "is_dir"),
-        (500, "File upload failed: Is a directory", IsADirectoryError, "is_directory"),
-        (500, "File upload failed: [Errno 13] Permission denied", PermissionError, "permission"),
-        (500, "File upload failed: [Errno 28] No space left on device", OSError, "file_error"),
-        (500, "File upload failed: who knows", OSError, "file_error"),
+        lambda: CALLS.write("", b""),
+        lambda: CALLS.read(""),
+        lambda: CALLS.remove("", recursive=True),
+        lambda: CALLS.move("", "x", overwrite=True),
+        lambda: CALLS.move("x", "", overwrite=True),
+        lambda: CALLS.mkdir("", mode=None),
+    ],
+)
+def test_an_empty_path_names_no_file(build: object) -> None:
+    assert callable(build)
+    with pytest.raises(ValueError, match="names no file"):
+        build()
+
+
+def test_a_listing_has_names_sizes_times_and_modes() -> None:
+    body = (
+        b'{"path": "/", "entries": [{"name":"b","size":3,"type":"file","mode":"0600",'
+        b'"modified_at":"1970-01-01T00:00:01Z"},{"name":"a","type":"directory"}],'
+        b'"next_cursor": "c"}'
+    )
+    page = LISTING.decode(Reply(200, [], body))
+    assert page.found == [
+        FileInfo("b", False, 3, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "0600"),
+        FileInfo("a", True, 0, None),
+    ]
+    assert page.cursor == "c"
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"entries":[{"size":1}]}', b"<html>"])
+def test_a_listing_of_another_shape_is_unexpected(body: bytes) -> None:
+    with pytest.raises(UnexpectedAnswer):
+        LISTING.decode(Reply(200, [], body))
+
+
+def test_a_search_tells_names_lines_and_texts() -> None:
+    body = b'{"path": "/", "matches": [{"name": "a/b", "line": 7, "text": "found"}]}'
+    page = CALLS.search("", "found", pattern=None, cursor=None).decode(Reply(200, [], body))
+    assert page.found == [Match("a/b", 7, "found")]
+    assert page.cursor is None
+
+
+def test_a_head_tells_a_file_from_a_directory() -> None:
+    fields = [
+        ("content-type", "application/octet-stream"),
+        ("content-length", "12"),
+        ("last-modified", "Mon, 30 Nov 2026 12:00:00 GMT"),
+    ]
+    found = parse_head(Reply(200, fields, b""), "d/a.txt")
+    assert found == FileInfo("a.txt", False, 12, datetime(2026, 11, 30, 12, tzinfo=UTC))
+    folder = parse_head(Reply(200, [("content-type", "application/json")], b""), "d/")
+    assert folder == FileInfo("d", True, 0, None)
+
+
+def test_the_listing_of_a_directory_is_not_taken_for_a_files_content() -> None:
+    reply = Reply(200, [("content-type", "application/json")], b'{"path": "/", "entries": []}')
+    with pytest.raises(IsADirectoryError):
+        CALLS.read("src").decode(reply)
+
+
+@pytest.mark.parametrize(
+    ("event", "change"),
+    [
+        (Event("created", '{"name": "a/b"}'), FileChange("created", "a/b")),
+        (Event("modified", '{"name": "a"}'), FileChange("modified", "a")),
+        (Event("deleted", '{"name": "a"}'), FileChange("deleted", "a")),
+        (Event("overflow", "{}"), FileChange("overflow", "")),
+        (Event("renamed", '{"name": "a"}'), None),
+    ],
+)
+def test_a_change_has_its_kind_and_name(event: Event, change: FileChange | None) -> None:
+    assert parse_change(event) == change
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "built_in", "number"),
+    [
+        (404, "file_not_found", FileNotFoundError, 2),
+        (403, "permission_denied", PermissionError, 13),
+        (400, "not_a_directory", NotADirectoryError, 20),
+        (400, "is_directory", IsADirectoryError, 21),
+        (409, "already_exists", FileExistsError, 17),
+        (409, "directory_not_empty", OSError, 39),
+        (400, "invalid_path", OSError, 22),
+        (507, "disk_full", OSError, 28),
     ],
 )
 def test_a_file_error_is_also_the_built_in_one(
-    status: int, message: str, built_in: type[OSError], code: str
+    status: int, reason: str, built_in: type[OSError], number: int
 ) -> None:
-    reply = Reply(status, [], b'{"message":"%s"}' % message.encode())
+    body = b'{"code": "X", "reason": "%s", "message": "as it is"}' % reason.encode()
     with pytest.raises(built_in) as caught:
-        build_read("dir/x", route=ROUTE).decode(reply)
+        CALLS.read("dir/x").decode(Reply(status, [], body))
     error = caught.value
     assert isinstance(error, SandboxFileError)
-    assert error.code.startswith(code)
-    assert error.filename == "dir/x"
-    assert error.status == status
-    assert error.reached == "yes"
-    assert str(error) == f"'dir/x': {message}"
+    assert (error.code, error.status, error.reached) == (reason, status, "yes")
+    assert (error.filename, error.errno) == ("dir/x", number)
+    assert str(error) == "as it is"
 
 
-def test_a_full_disk_keeps_its_error_number() -> None:
-    reply = Reply(500, [], b'{"message":"[Errno 28] No space left on device"}')
-    error = files.parse_file_refusal(reply, method="POST", path="x")
-    assert isinstance(error, OSError)
-    assert error.errno == 28
+@pytest.mark.parametrize(
+    ("status", "built_in"), [(404, FileNotFoundError), (403, PermissionError), (400, OSError)]
+)
+def test_a_refused_head_has_no_body_and_still_its_meaning(
+    status: int, built_in: type[OSError]
+) -> None:
+    with pytest.raises(built_in):
+        CALLS.stat("x").decode(Reply(status, [], b""))
 
 
 def test_a_missing_sandbox_is_no_missing_file() -> None:
-    reply = Reply(404, [("x-sandbox-error", "sandbox_not_found")], b'{"detail":"gone"}')
-    error = files.parse_file_refusal(reply, method="GET", path="x")
-    assert isinstance(error, SandboxNotFound)
-    assert not isinstance(error, OSError)
-
-
-async def _parse(name: str, content: bytes) -> tuple[str | None, bytes]:
-    content_type, body = build_multipart(name, content)
-
-    async def stream() -> AsyncIterator[bytes]:
-        yield cast(bytes, body)
-
-    headers = Headers({"content-type": content_type})
-    form = await MultiPartParser(headers, stream()).parse()  # type: ignore[arg-type]
-    try:
-        upload = form["file"]
-        assert isinstance(upload, UploadFile)
-        return upload.filename, await upload.read()
-    finally:
-        await form.close()
+    reply = Reply(404, [("x-sandbox-error", "sandbox_not_found")], b"")
+    for method in ("GET", "HEAD"):
+        error = parse_file_refusal(reply, method=method, path="x")
+        assert isinstance(error, SandboxNotFound)
+        assert not isinstance(error, OSError)

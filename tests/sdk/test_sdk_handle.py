@@ -67,7 +67,7 @@ def test_the_callers_token_goes_to_the_control_api_and_never_to_a_sandbox(
     server: ScriptedServer, claim: dict[str, object]
 ) -> None:
     server.answer("POST", "/v1/claims", json_response(claim, status=201))
-    server.answer("GET", "/exists/x", json_response({"exists": True}))
+    server.answer("HEAD", "/v1/files/x", response())
     with Sandboxes(Gateway(server.url, token="caller")) as sandboxes:
         assert sandboxes.claim("python").files.exists("x")
         assert "caller" not in repr(sandboxes)
@@ -81,7 +81,7 @@ def test_a_claim_without_a_token_sends_none(
     server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
 ) -> None:
     server.answer("POST", "/v1/claims", json_response({**claim, "token": None}, status=201))
-    server.answer("GET", "/exists/x", json_response({"exists": False}))
+    server.answer("HEAD", "/v1/files/x", response(404))
     assert not sandboxes.claim("python").files.exists("x")
     assert server.requests[1].value("x-sandbox-token") is None
 
@@ -183,12 +183,12 @@ def test_a_claim_that_is_found_again_is_used_with_the_token_of_its_renewal(
     renewed = {**claim, "token": "sg1.renewed", "expires_at": "2026-11-30T12:30:00Z"}
     server.answer("GET", "/v1/claims/default/c-1", json_response(shown))
     server.answer("POST", "/v1/claims/default/c-1/renew", json_response(renewed))
-    server.answer("GET", "/exists/x", json_response({"exists": True}))
+    server.answer("HEAD", "/v1/files/x", response())
     sandbox = sandboxes.get("c-1")
     assert sandbox.files.exists("x")
     (renewal,) = server.received("POST", "/v1/claims/default/c-1/renew")
     assert (renewal.value("content-type"), renewal.body) == ("application/json", b"{}")
-    (used,) = server.received("GET", "/exists/x")
+    (used,) = server.received("HEAD", "/v1/files/x")
     assert used.value("x-sandbox-token") == "sg1.renewed"
     assert sandbox.record.expires_at == datetime(2026, 11, 30, 12, 30, tzinfo=UTC)
     assert "sg1.renewed" not in repr((sandbox, sandbox.record, vars(sandbox)))
@@ -201,9 +201,9 @@ def test_who_may_not_renew_a_claim_goes_on_without_a_token(
     del claim["token"]
     server.answer("GET", "/v1/claims/default/c-1", json_response(claim))
     server.answer("POST", "/v1/claims/default/c-1/renew", gateway_error(status, code))
-    server.answer("GET", "/exists/x", json_response({"exists": True}))
+    server.answer("HEAD", "/v1/files/x", response())
     assert sandboxes.get("c-1").files.exists("x")
-    (used,) = server.received("GET", "/exists/x")
+    (used,) = server.received("HEAD", "/v1/files/x")
     assert used.value("x-sandbox-token") is None
 
 

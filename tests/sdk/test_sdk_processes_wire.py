@@ -5,11 +5,15 @@ import json
 import pytest
 from support.scripted_server import event, exit_event, output_event
 
+from sandgate._wire.claims import Grant
+from sandgate._wire.control import Control
+from sandgate._wire.following import Following
+from sandgate._wire.lease import Access, Lease
 from sandgate._wire.output import CollectedOutput
-from sandgate._wire.processes import Command, CommandStream, build_run
+from sandgate._wire.processes import Command, Processes, parse_spec
 from sandgate._wire.route import Route
-from sandgate.errors import CommandTimeout, GatewayUnreachable, OutcomeUnknown
-from sandgate.types import CommandResult, Exit, Output, Started
+from sandgate.errors import CommandTimeout, OutcomeUnknown
+from sandgate.types import Claim, CommandResult, Exit, Output, Started
 
 ROUTE = Route("sb-1", "team", 8888, "sg1.secret")
 
@@ -27,17 +31,25 @@ FIELDS = [
 
 
 def _body(command: Command, **options: object) -> object:
-    defaults: dict[str, object] = {"timeout": None, "cwd": None, "env": {}}
-    call = build_run(command, route=ROUTE, key="k", **{**defaults, **options})  # type: ignore[arg-type]
+    spec = parse_spec(command, **{"env": {}, **options})  # type: ignore[arg-type]
+    call = Processes(ROUTE).run(spec, key="k")
     assert isinstance(call.request.body, bytes)
-    return json.loads(call.request.body)
+    members = json.loads(call.request.body)
+    assert members.pop("linger_seconds") == 30
+    return members
+
+
+def _following() -> Following:
+    claim = Claim("c-1", "team", "sb-1", 8888, "none")
+    lease = Lease(Access(Control()), Grant(claim, None), clock=lambda: 0.0)
+    return Following(lease, clock=lambda: 0.0, spec=parse_spec("x", env={}), key="k")
 
 
 def test_a_command_is_one_post_with_the_routing_fields_and_no_time_limit_of_the_relay() -> None:
-    request = build_run("ls", route=ROUTE, key="k", timeout=5, cwd=None, env={}).request
+    request = Processes(ROUTE).run(parse_spec("ls", timeout=5, env={}), key="k").request
     assert (request.method, request.target) == ("POST", "/v1/processes")
     assert request.fields == FIELDS
-    assert request.body == b'{"shell": "ls", "timeout": 5}'
+    assert request.body == b'{"shell": "ls", "timeout": 5, "linger_seconds": 30.0}'
     assert not request.idempotent
 
 
@@ -90,7 +102,7 @@ def test_a_stream_tells_start_output_and_exit_and_skips_what_it_does_not_know() 
         + output_event("stderr", b"oops")
         + exit_event(3)
     )
-    stream = CommandStream()
+    stream = _following()
     assert stream.receive(data) == [
         Started("p-1", 7),
         Output("stdout", b"\xff\x00"),
@@ -103,7 +115,7 @@ def test_a_stream_tells_start_output_and_exit_and_skips_what_it_does_not_know() 
 
 def test_a_program_that_cannot_be_started_is_a_result_too() -> None:
     data = event("started", {"id": None, "pid": None}) + exit_event(127)
-    started, exit_ = CommandStream().receive(data)
+    started, exit_ = _following().receive(data)
     assert started == Started(None, None)
     assert isinstance(exit_, Exit)
     assert exit_.exit_code == 127
@@ -121,30 +133,19 @@ def test_a_program_that_cannot_be_started_is_a_result_too() -> None:
 def test_bytes_that_were_dropped_make_the_output_truncated(
     members: dict[str, object], truncated: bool
 ) -> None:
-    (exit_,) = CommandStream().receive(exit_event(0, **members))
+    (exit_,) = _following().receive(exit_event(0, **members))
     assert isinstance(exit_, Exit)
     assert exit_.truncated is truncated
 
 
 def test_a_signal_without_an_exit_code_counts_as_shells_count_it() -> None:
-    (exit_,) = CommandStream().receive(event("exit", {"signal": 9, "reason": "killed"}))
+    (exit_,) = _following().receive(event("exit", {"signal": 9, "reason": "killed"}))
     assert exit_ == Exit(137, signal=9, reason="killed", duration=0.0, truncated=False)
 
 
 def test_what_follows_the_exit_is_not_part_of_the_command() -> None:
-    stream = CommandStream()
+    stream = _following()
     assert len(stream.receive(exit_event(0) + output_event("stdout", b"x") + exit_event(1))) == 1
-
-
-@pytest.mark.parametrize("events", [b"", event("started", {"id": "p", "pid": 1}), b"data: x\n\n"])
-def test_a_stream_without_an_exit_is_an_unknown_outcome(events: bytes) -> None:
-    stream = CommandStream()
-    stream.receive(events)
-    with pytest.raises(OutcomeUnknown, match="without its exit code") as caught:
-        stream.end()
-    assert caught.value.code == "outcome_unknown"
-    assert caught.value.reached == "yes"
-    assert not caught.value.retry_safe
 
 
 @pytest.mark.parametrize(
@@ -165,26 +166,7 @@ def test_an_event_that_cannot_be_read_is_an_unknown_outcome_and_no_exit_code(
     events: bytes,
 ) -> None:
     with pytest.raises(OutcomeUnknown, match="cannot be read"):
-        CommandStream().receive(events)
-
-
-def test_a_connection_lost_after_the_exit_loses_nothing() -> None:
-    stream = CommandStream()
-    stream.receive(exit_event(0))
-    stream.lost(GatewayUnreachable("gone", reached="unknown"))
-    stream.end()
-
-
-def test_a_connection_lost_before_the_exit_is_an_unknown_outcome() -> None:
-    error = GatewayUnreachable("gone", reached="unknown")
-    with pytest.raises(OutcomeUnknown, match="may have run") as caught:
-        CommandStream().lost(error)
-    assert caught.value.__cause__ is error
-
-
-def test_a_connection_that_was_never_made_is_no_unknown_outcome() -> None:
-    with pytest.raises(GatewayUnreachable):
-        CommandStream().lost(GatewayUnreachable("refused", reached="no"))
+        _following().receive(events)
 
 
 def test_a_character_cut_between_two_events_arrives_whole() -> None:

@@ -71,7 +71,7 @@ def test_it_goes_to_sandboxes_and_never_to_the_control_api(
     server: ScriptedServer, claim: dict[str, object]
 ) -> None:
     server.answer("POST", "/v1/claims", json_response(claim, status=201))
-    server.answer("GET", "/exists/x", json_response({"exists": True}))
+    server.answer("HEAD", "/v1/files/x", response())
     server.answer("DELETE", "/v1/claims/default/c-1", response(204))
     with (
         Sandboxes(Gateway(server.url, token="caller", router_token=SECRET)) as sandboxes,
@@ -89,7 +89,7 @@ def test_the_shell_takes_it_from_the_environment_or_an_option(gateway: SystemGat
     by_option = cli(gateway, "ls", "box", "--router-token", SECRET)
     assert by_option.returncode == 0
     without = cli(gateway, "run", "box", "--", "echo", "hi")
-    assert (without.returncode, without.stdout) == (1, "")
+    assert (without.returncode, without.stdout) == (125, "")
     assert "set SANDGATE_ROUTER_TOKEN or --router-token" in without.stderr
     unfit = cli(gateway, "ls", "box", "--router-token", "a b")
     assert unfit.returncode == 2

@@ -27,6 +27,11 @@ from sandgate._wire.control import Control
 from sandgate._wire.message import Call, Request, nothing
 from sandgate.errors import SandboxFileNotFound, UnexpectedAnswer
 
+BYTES = "application/octet-stream"
+"""What a runtime says of each file; a directory is JSON."""
+
+MISSING = {"code": "NOT_FOUND", "reason": "file_not_found", "message": "nothing is there"}
+
 POOLS = json_response({"pools": []})
 
 
@@ -47,18 +52,18 @@ def test_a_request_has_these_fields_and_no_others(
 @pytest.mark.parametrize(
     ("path", "target"),
     [
-        ("a/../b", "/exists/a%2F..%2Fb"),
-        (".", "/exists/%2E"),
-        ("..", "/exists/%2E%2E"),
-        ("", "/exists/"),
-        ("%2F ü?#", "/exists/%252F%20%C3%BC%3F%23"),
-        ("[]|^`{}\\", "/exists/%5B%5D%7C%5E%60%7B%7D%5C"),
+        ("a/../b", "/v1/files/a%2F..%2Fb"),
+        (".", "/v1/files/%2E"),
+        ("..", "/v1/files/%2E%2E"),
+        ("", "/v1/files/"),
+        ("%2F ü?#", "/v1/files/%252F%20%C3%BC%3F%23"),
+        ("[]|^`{}\\", "/v1/files/%5B%5D%7C%5E%60%7B%7D%5C"),
     ],
 )
 def test_a_target_goes_out_byte_for_byte(
     server: ScriptedServer, sandbox: Sandbox, path: str, target: str
 ) -> None:
-    server.answer("GET", target, json_response({"exists": True}))
+    server.answer("HEAD", target, response())
     assert sandbox.files.exists(path)
 
 
@@ -90,7 +95,9 @@ def test_a_compressed_answer_is_passed_on_as_it_is(
 ) -> None:
     gzipped = b"\x1f\x8bnot really"
     server.answer(
-        "GET", "/download/a.gz", response(body=gzipped, fields=[("content-encoding", "gzip")])
+        "GET",
+        "/v1/files/a.gz",
+        response(body=gzipped, fields=[("content-encoding", "gzip")], content_type=BYTES),
     )
     assert sandbox.files.read("a.gz") == gzipped
 
@@ -98,35 +105,35 @@ def test_a_compressed_answer_is_passed_on_as_it_is(
 def test_text_and_bytes_are_uploaded_with_their_length(
     server: ScriptedServer, sandbox: Sandbox
 ) -> None:
-    for _ in range(2):
-        server.answer("POST", "/upload", json_response({"message": "ok"}))
+    for name in ("a.txt", "b.bin"):
+        server.answer("PUT", f"/v1/files/{name}", response(204))
     sandbox.files.write("a.txt", "é")
     sandbox.files.write("b.bin", b"\x00\xff")
-    first, second = server.received("POST", "/upload")
-    assert b'filename="a.txt"' in first.body
-    assert "é".encode() in first.body
-    assert first.value("content-length") == str(len(first.body))
+    first, second = server.requests[-2:]
+    assert (first.body, second.body) == ("é".encode(), b"\x00\xff")
+    assert first.value("content-length") == "2"
     assert first.value("transfer-encoding") is None
-    assert b"\r\n\r\n\x00\xff\r\n--" in second.body
+    assert first.value("content-type") == BYTES
 
 
 def test_a_file_object_is_uploaded_in_chunks_and_never_held_whole(
     server: ScriptedServer, sandbox: Sandbox
 ) -> None:
     source = _Endless(5 * 1024 * 1024)
-    server.answer("POST", "/upload", json_response({"message": "ok"}))
+    server.answer("PUT", "/v1/files/big", response(204))
     sandbox.files.write("big", cast(BinaryIO, source))
-    (request,) = server.received("POST", "/upload")
+    (request,) = server.received("PUT", "/v1/files/big")
     assert request.value("transfer-encoding") == "chunked"
-    assert request.body.count(b"x") >= 5 * 1024 * 1024
+    assert len(request.body) == 5 * 1024 * 1024
     assert source.largest_read <= 1024 * 1024
 
 
 def test_an_upload_that_is_refused_at_once_tells_why(
     server: ScriptedServer, sandbox: Sandbox
 ) -> None:
-    server.answer("POST", "/upload", json_response({"message": "Access denied"}, status=403))
-    with pytest.raises(PermissionError, match="Access denied"):
+    body = {"code": "PERMISSION_DENIED", "reason": "permission_denied", "message": "not yours"}
+    server.answer("PUT", "/v1/files/%2Fetc%2Fx", json_response(body, status=403))
+    with pytest.raises(PermissionError, match="not yours"):
         sandbox.files.write("/etc/x", b"x")
 
 
@@ -136,7 +143,7 @@ def test_a_download_goes_into_a_file_object_piece_by_piece(
     pieces = [bytes([number]) * 70_000 for number in range(8)]
     server.answer(
         "GET",
-        "/download/big",
+        "/v1/files/big",
         stream_head("application/octet-stream"),
         *(chunk(piece) for piece in pieces),
         chunk(b""),
@@ -149,9 +156,11 @@ def test_a_download_goes_into_a_file_object_piece_by_piece(
 def test_text_is_read_as_utf_8_and_the_working_directory_is_listed_by_default(
     server: ScriptedServer, sandbox: Sandbox
 ) -> None:
-    server.answer("GET", "/download/a.txt", response(body="é".encode()))
-    server.answer("GET", "/download/a.bin", response(body=b"\xff"))
-    server.answer("GET", "/list/", json_response([{"name": "a.txt"}]))
+    server.answer("GET", "/v1/files/a.txt", response(body="é".encode(), content_type=BYTES))
+    server.answer("GET", "/v1/files/a.bin", response(body=b"\xff", content_type=BYTES))
+    server.answer(
+        "GET", "/v1/files/?recursive=false", json_response({"entries": [{"name": "a.txt"}]})
+    )
     assert sandbox.files.read_text("a.txt") == "é"
     assert [entry.name for entry in sandbox.files.list()] == ["a.txt"]
     with pytest.raises(UnicodeDecodeError):
@@ -162,13 +171,13 @@ def test_a_refusal_without_end_is_read_only_to_its_limit(
     server: ScriptedServer, sandbox: Sandbox
 ) -> None:
     page = b"HTTP/1.1 502 Bad\r\ntransfer-encoding: chunked\r\n\r\n"
-    server.answer("GET", "/download/x", page, *[chunk(b"<p>" * 5000)] * 100)
+    server.answer("GET", "/v1/files/x", page, *[chunk(b"<p>" * 5000)] * 100)
     with pytest.raises(UnexpectedAnswer):
         sandbox.files.download("x", to=io.BytesIO())
 
 
 def test_a_missing_file_writes_nothing(server: ScriptedServer, sandbox: Sandbox) -> None:
-    server.answer("GET", "/download/x", json_response({"message": "File not found"}, status=404))
+    server.answer("GET", "/v1/files/x", json_response(MISSING, status=404))
     target = io.BytesIO()
     with pytest.raises(SandboxFileNotFound):
         sandbox.files.download("x", to=target)
@@ -178,9 +187,9 @@ def test_a_missing_file_writes_nothing(server: ScriptedServer, sandbox: Sandbox)
 def test_a_download_cut_short_is_never_taken_for_the_whole(
     server: ScriptedServer, sandbox: Sandbox
 ) -> None:
-    whole = response(body=b"x" * 100)
+    whole = response(body=b"x" * 100, content_type=BYTES)
     for _ in range(2):
-        server.answer("GET", "/download/x", whole[:-1], Close())
+        server.answer("GET", "/v1/files/x", whole[:-1], Close())
     with pytest.raises(GatewayUnreachable, match="lost the connection"):
         sandbox.files.read("x")
     with pytest.raises(GatewayUnreachable, match="lost the connection"):
@@ -245,7 +254,10 @@ def test_each_failure_of_a_connection_says_whether_the_request_may_have_left(
 
 
 def test_importing_the_handle_brings_no_http_client() -> None:
-    code = "import sys, sandgate; print(sorted({'httpx', 'click', 'rich'} & set(sys.modules)))"
+    code = (
+        "import sys, sandgate; print(sorted({'httpx', 'click', 'rich', 'asyncio', 'tarfile', "
+        "'email', 'ssl', 'websockets'} & set(sys.modules)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

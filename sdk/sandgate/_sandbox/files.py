@@ -1,15 +1,31 @@
-"""Files of a sandbox: written and read whole, or streamed from and to file objects."""
+"""Files of a sandbox: written and read whole, or streamed from and to files and folders here."""
 
+import os
 from typing import TYPE_CHECKING, BinaryIO
 
-from sandgate._wire import files
+from sandgate._local import (
+    FolderUpload,
+    LocalPath,
+    Progress,
+    Upload,
+    parse_length,
+    replacing,
+    unpacking,
+)
+from sandgate._wire.feeds import file_changes
+from sandgate._wire.file_errors import check_is_file
+from sandgate._wire.files import FileCalls
+from sandgate._wire.paging import collect, exists, list_sorted
+from sandgate.errors import Unauthenticated
 
 if TYPE_CHECKING:
     import builtins
+    from collections.abc import Callable, Generator
 
     from sandgate._transport import Transport
-    from sandgate._wire.route import Route
-    from sandgate.types import FileInfo
+    from sandgate._wire.lease import Lease
+    from sandgate._wire.message import Call
+    from sandgate.types import FileChange, FileInfo, Match
 
 
 class Files:
@@ -18,41 +34,173 @@ class Files:
     Errors about a path are also the built-in ones: FileNotFoundError, PermissionError, and so on.
     """
 
-    def __init__(self, transport: "Transport", *, route: "Route") -> None:
+    def __init__(self, transport: "Transport", *, lease: "Lease") -> None:
         self._transport = transport
-        self._route = route
+        self._lease = lease
 
     def write(self, path: str, content: str | bytes | BinaryIO) -> None:
-        """Replace a file; text is written as UTF-8.
+        """Replace a file, its parents made where they are missing; text is written as UTF-8.
 
         A file object, opened in binary mode, is sent from where it stands to its end and
         never held whole; it stays open.
         """
-        if isinstance(content, str):
-            content = content.encode()
-        self._transport.call(files.build_write(path, content, route=self._route))
+        body = content.encode() if isinstance(content, str) else content
+        sent = body if isinstance(body, bytes) else Upload(body)
+        self._transport.perform(
+            self._lease.authorized(lambda route: FileCalls(route).write(path, sent))
+        )
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
-        return self._transport.call(files.build_read(path, route=self._route))
+        return self._transport.perform(
+            self._lease.authorized(lambda route: FileCalls(route).read(path))
+        )
 
     def read_text(self, path: str) -> str:
         """Return the content of a file as UTF-8 text; raise UnicodeDecodeError when it is none."""
         return self.read(path).decode()
 
-    def download(self, path: str, *, to: BinaryIO) -> int:
-        """Copy a file into a file object without holding it whole; return its size in bytes."""
-        size = 0
-        with self._transport.stream(files.build_read(path, route=self._route)) as chunks:
-            for chunk in chunks:
-                to.write(chunk)
-                size += len(chunk)
-        return size
+    def upload(
+        self, source: LocalPath | BinaryIO, path: str, *, progress: Progress | None = None
+    ) -> None:
+        """Copy a file of this machine, or the rest of a file object, into the sandbox."""
+        if isinstance(source, str | os.PathLike):
+            with open(source, "rb") as content:
+                self.upload(content, path, progress=progress)
+            return
+        body = Upload(source, progress)
+        self._transport.perform(
+            self._lease.authorized(lambda route: FileCalls(route).write(path, body))
+        )
 
-    def list(self, path: str = "") -> "builtins.list[FileInfo]":
+    def download(
+        self, path: str, *, to: LocalPath | BinaryIO, progress: Progress | None = None
+    ) -> int:
+        """Copy a file to this machine, or into a file object; return its size in bytes.
+
+        A file of this machine is replaced when all of it has come.
+        """
+        if isinstance(to, str | os.PathLike):
+            with replacing(to) as content:
+                return self.download(path, to=content, progress=progress)
+        return self._copy(path, FileCalls.read, to, progress)
+
+    def upload_folder(
+        self, source: LocalPath, path: str = "", *, progress: Progress | None = None
+    ) -> None:
+        """Copy what is in a folder of this machine into a directory of the sandbox.
+
+        Nothing is changed there until all of it has arrived.
+        """
+        body = FolderUpload(source, progress)
+        self._transport.perform(
+            self._lease.authorized(lambda route: FileCalls(route).extract(path, body))
+        )
+
+    def download_folder(
+        self, path: str = "", *, to: LocalPath, progress: Progress | None = None
+    ) -> None:
+        """Copy what is in a directory of the sandbox into a folder of this machine.
+
+        Nothing is written there until all of it has come, and never outside of that folder.
+        """
+        with unpacking(to) as content:
+            self._copy(path, FileCalls.archive, content, progress)
+
+    def list(self, path: str = "", *, recursive: bool = False) -> "builtins.list[FileInfo]":
         """Return the entries of a directory, sorted by name; "" is the working directory."""
-        return self._transport.call(files.build_list(path, route=self._route))
+        return self._transport.perform(list_sorted(self._lease, path, recursive=recursive))
+
+    def stat(self, path: str) -> "FileInfo":
+        """Return what is known of a file or a directory."""
+        return self._transport.perform(
+            self._lease.authorized(lambda route: FileCalls(route).stat(path))
+        )
 
     def exists(self, path: str) -> bool:
         """Return whether the path exists."""
-        return self._transport.call(files.build_exists(path, route=self._route))
+        return self._transport.perform(exists(self._lease, path))
+
+    def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file or an empty directory; with `recursive` a directory with all in it."""
+        self._transport.perform(
+            self._lease.authorized(lambda route: FileCalls(route).remove(path, recursive=recursive))
+        )
+
+    def move(self, path: str, to: str, *, overwrite: bool = False) -> None:
+        """Rename a file or a directory; raise FileExistsError where something is at `to`."""
+        self._transport.perform(
+            self._lease.authorized(
+                lambda route: FileCalls(route).move(path, to, overwrite=overwrite)
+            )
+        )
+
+    def mkdir(self, path: str, *, mode: int | None = None) -> bool:
+        """Make a directory with its parents; return False where it was there already."""
+        return self._transport.perform(
+            self._lease.authorized(lambda route: FileCalls(route).mkdir(path, mode=mode))
+        )
+
+    def glob(self, pattern: str, *, path: str = "") -> "builtins.list[FileInfo]":
+        """Return what is below a directory under names like `src/**/*.py`, from there."""
+        return self._transport.perform(
+            collect(
+                self._lease,
+                lambda calls, cursor: calls.list_page(
+                    path, recursive=False, pattern=pattern, cursor=cursor
+                ),
+            )
+        )
+
+    def grep(
+        self, text: str, *, path: str = "", pattern: str | None = None, limit: int | None = None
+    ) -> "builtins.list[Match]":
+        """Return the lines with this very text in the files below a directory, or in one file.
+
+        `pattern` leaves other names out, as in `*.py`; binary files are passed over.
+        """
+        return self._transport.perform(
+            collect(
+                self._lease,
+                lambda calls, cursor: calls.search(path, text, pattern=pattern, cursor=cursor),
+                limit=limit,
+            )
+        )
+
+    def watch(
+        self, path: str = "", *, recursive: bool = False
+    ) -> "Generator[FileChange, None, None]":
+        """Yield changes in a directory, until it is gone or the iterator is closed.
+
+        Where changes were lost, as after a lost connection, `overflow` says to list anew.
+        """
+        return self._transport.follow(file_changes(self._lease, path, recursive=recursive))
+
+    def _copy(
+        self,
+        path: str,
+        build: "Callable[[FileCalls, str], Call[bytes]]",
+        to: BinaryIO,
+        progress: Progress | None,
+    ) -> int:
+        route = self._lease.route()
+        try:
+            return self._receive(build(FileCalls(route), path), path, to, progress)
+        except Unauthenticated as error:
+            self._transport.perform(self._lease.after_401(error, route.token))
+        call = build(FileCalls(self._lease.route()), path)
+        return self._receive(call, path, to, progress)
+
+    def _receive(
+        self, call: "Call[bytes]", path: str, to: BinaryIO, progress: Progress | None
+    ) -> int:
+        done = 0
+        with self._transport.open(call) as response:
+            check_is_file(response.headers.get("content-type"), path)
+            total = parse_length(response.headers.get("content-length"))
+            for chunk in self._transport.chunks(response, call.request):
+                to.write(chunk)
+                done += len(chunk)
+                if progress is not None:
+                    progress(done, total)
+        return done

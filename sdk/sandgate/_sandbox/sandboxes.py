@@ -1,19 +1,28 @@
 """The way in: claim sandboxes from the pools of one gateway."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+from sandgate._origin import build_access, direct_claim
+from sandgate._sandbox.renewing import Renewing
 from sandgate._sandbox.sandbox import Sandbox
-from sandgate._wire.control import Control, build_claim
-from sandgate.errors import ClaimNotFound, Forbidden, GatewayUnreachable, SandboxFailed
+from sandgate._settings import default_connection
+from sandgate._wire.claiming import claim_once, find_claim, list_claims
+from sandgate._wire.claims import DEFAULT_PORT, Grant
+from sandgate._wire.control import build_claim
+from sandgate._wire.feeds import gateway_events
+from sandgate._wire.lease import Lease, parse_description
+from sandgate.types import Claim
 
 if TYPE_CHECKING:
-    from sandgate._wire.message import Call
-    from sandgate.connections import Gateway
-    from sandgate.types import Claim, PoolStatus
+    import builtins
+
+    from sandgate._transport import Transport
+    from sandgate.connections import Connection
+    from sandgate.types import GatewayEvent, PoolStatus
 
 OnEmpty = Literal["wait", "fail", "cold"]
 """What a claim does where no member is ready: wait for one, fail, or start one."""
@@ -22,17 +31,31 @@ OnEmpty = Literal["wait", "fail", "cold"]
 class Sandboxes:
     """The sandboxes of one gateway; leaving its `with` block closes the connections.
 
-    Claims outlive it, until they are released or their lease ends.
+    Without a connection it is the gateway that the settings name: SANDGATE_URL and
+    SANDGATE_TOKEN, else the config file, else the one on this machine. While it is open, the
+    leases and tokens of its sandboxes are renewed in the background. Claims outlive it, until
+    they are released or their lease ends.
+
+    >>> from sandgate.testing import FakeGateway
+    >>> with FakeGateway({"true": ""}).sandboxes() as sandboxes:
+    ...     with sandboxes.claim("python") as sandbox:
+    ...         sandbox.commands.run("true").exit_code
+    0
     """
 
-    def __init__(self, connection: "Gateway") -> None:
+    def __init__(self, connection: "Connection | None" = None) -> None:
         # Only here: httpx costs about 100 ms where click and rich are installed, and a program
         # that imports this package may never open a connection.
         from sandgate._transport import Transport
 
-        self._gateway = connection
-        self._transport = Transport(connection)
-        self._control = Control(token=connection.token)
+        connection = default_connection() if connection is None else connection
+        self._open(connection, Transport(connection))
+
+    def _open(self, connection: "Connection", transport: "Transport") -> None:
+        self._transport = transport
+        self._access = build_access(connection)
+        self._direct = direct_claim(connection)
+        self._renewing = Renewing(transport)
 
     def claim(
         self,
@@ -41,7 +64,9 @@ class Sandboxes:
         namespace: str = "default",
         name: str | None = None,
         lease_seconds: float | None = None,
+        idle_seconds: float | None = None,
         labels: Mapping[str, str] | None = None,
+        ports: Sequence[int] | None = None,
         wait_seconds: float | None = None,
         on_empty: OnEmpty | None = None,
         env: Mapping[str, str] | None = None,
@@ -51,17 +76,21 @@ class Sandboxes:
         `env` stays here and goes with each command. Raises PoolNotFound, PoolExhausted,
         ClaimExists and others of `sandgate.errors`.
         """
+        if self._direct is not None:
+            return self._hold(Grant(self._direct, None), env)
         body = build_claim(
             pool,
             namespace=namespace,
             name=name,
             lease_seconds=lease_seconds,
+            idle_seconds=idle_seconds,
             labels=labels,
+            ports=None if ports is None else [*ports],
             wait_seconds=wait_seconds,
             on_empty=on_empty,
         )
-        claim = self._claim(self._control.claim(body, key=os.urandom(16).hex()))
-        return self._open(claim, env)
+        call = self._access.control.claim(body, key=os.urandom(16).hex())
+        return self._hold(self._transport.perform(claim_once(call)), env)
 
     def get(
         self, claim: str, *, namespace: str = "default", env: Mapping[str, str] | None = None
@@ -72,22 +101,65 @@ class Sandboxes:
             ClaimNotFound: there is no such claim.
             SandboxFailed: its sandbox died; the claim is still to be released.
         """
-        record = self._transport.call(self._control.read(claim, namespace=namespace))
-        if record.state == "failed":
-            reason = record.reason or "no reason is known"
-            raise SandboxFailed(f"the sandbox of {namespace}/{claim} failed: {reason}")
-        return self._open(self._renew(record), env)
+        flow = find_claim(self._access.control, claim, namespace=namespace)
+        return self._hold(self._transport.perform(flow), env)
+
+    def attach(
+        self,
+        sandbox_id: str,
+        *,
+        namespace: str = "default",
+        port: int = DEFAULT_PORT,
+        token: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Sandbox:
+        """Return a sandbox that nobody claims, such as one of a static file, by its id.
+
+        A release leaves it as it is. Nothing is asked here: whether it is there shows in use.
+        """
+        claim = Claim("", namespace, sandbox_id, port, "unknown", token=token)
+        return self._hold(Grant(claim, None), env)
+
+    def from_json(self, text: str) -> Sandbox:
+        """Return the sandbox that `Sandbox.to_json` described; its lease is renewed soon.
+
+        Raises:
+            ValueError: the text is no such description.
+        """
+        claim, env = parse_description(text)
+        return self._hold(Grant(claim, None), env, soon=True)
+
+    def list(
+        self,
+        *,
+        namespace: str | None = None,
+        pool: str | None = None,
+        label_selector: str | None = None,
+    ) -> "builtins.list[Claim]":
+        """Return the live claims, oldest first; a selector is as in Kubernetes: `app=web,!old`."""
+        flow = list_claims(
+            self._access.control, namespace=namespace, pool=pool, label_selector=label_selector
+        )
+        return self._transport.perform(flow)
 
     def release(self, claim: str, *, namespace: str = "default") -> None:
         """End a claim by its name; one that is gone already is no error."""
-        self._transport.call(self._control.release(claim, namespace=namespace))
+        self._transport.call(self._access.control.release(claim, namespace=namespace))
 
-    def pools(self) -> "list[PoolStatus]":
+    def pools(self) -> "builtins.list[PoolStatus]":
         """Return the pools as they stand."""
-        return self._transport.call(self._control.pools())
+        return self._transport.call(self._access.control.pools())
+
+    def events(self) -> "Generator[GatewayEvent, None, None]":
+        """Yield what happens to claims and pools from now on, until the iterator is closed.
+
+        A lost connection is made again; where events were lost, `stream.reset` says so.
+        """
+        return self._transport.follow(gateway_events(self._access.control))
 
     def close(self) -> None:
-        """Close the connections; commands that still run are killed."""
+        """Stop renewing and close the connections; commands that still run lose their watcher."""
+        self._renewing.stop()
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -102,33 +174,9 @@ class Sandboxes:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Sandboxes at {self._gateway.url}>"
+        return f"<Sandboxes at {self._transport.origin.label}>"
 
-    def _open(self, claim: "Claim", env: Mapping[str, str] | None) -> Sandbox:
-        return Sandbox(
-            self._transport,
-            control=self._control,
-            claim=claim,
-            env=env,
-            router_token=self._gateway.router_token,
-        )
-
-    def _renew(self, record: "Claim") -> "Claim":
-        """Return the claim with a token, which only a renewal tells of a claim that exists."""
-        call = self._control.renew(record.name, namespace=record.namespace)
-        try:
-            renewal = self._transport.call(call)
-        except (ClaimNotFound, Forbidden):
-            # Who may read it and no more gets no token; there are gateways that ask for none.
-            return record
-        return replace(record, token=renewal.token, expires_at=renewal.expires_at)
-
-    def _claim(self, call: "Call[Claim]") -> "Claim":
-        try:
-            return self._transport.call(call)
-        except GatewayUnreachable as error:
-            if error.reached == "no":
-                raise
-            # The answer was lost, perhaps with a claim in it that nobody would ever release.
-            # Its idempotency key makes the second try give that same claim.
-            return self._transport.call(call)
+    def _hold(self, grant: Grant, env: Mapping[str, str] | None, *, soon: bool = False) -> Sandbox:
+        lease = Lease(self._access, grant, clock=time.monotonic, soon=soon)
+        self._renewing.add(lease)
+        return Sandbox(self._transport, lease=lease, env=env)

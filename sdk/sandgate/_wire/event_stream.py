@@ -41,6 +41,11 @@ class EventDecoder:
     _size: int = 0
     _id: str | None = None
 
+    @property
+    def last_id(self) -> str | None:
+        """The last id on the stream, also one that came without an event."""
+        return self._id
+
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that these bytes complete; raise EventTooLarge."""
         self._buffer += data

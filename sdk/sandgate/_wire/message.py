@@ -37,6 +37,8 @@ class Request:
     body: bytes | Body = b""
     gap: float = CALL_GAP
     """Seconds without a byte after which the connection counts as lost."""
+    origin: str | None = None
+    """Scheme, host and port to send it to; None is the gateway."""
 
     @property
     def idempotent(self) -> bool:

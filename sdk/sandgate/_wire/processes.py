@@ -1,46 +1,60 @@
-"""Commands: `POST /v1/processes`, and the event stream that answers it.
-
-A stream that ends without its `exit` event means *unknown*: never success, never an invented
-exit code, and never a second try, since the command may have run.
-"""
+"""Commands: what is to be run, and the requests of `/v1/processes`."""
 
 import base64
-import binascii
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import cast, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import quote
 
-from sandgate._wire.event_stream import Event, EventDecoder, EventTooLarge
-from sandgate._wire.members import Members, number, optional_integer, optional_text, text
-from sandgate._wire.message import Call, Reply, Request, base_fields
+from sandgate._wire.message import CALL_GAP, Call, Reply, Request, base_fields, nothing
+from sandgate._wire.process_answers import parse_process, parse_processes, parse_written
 from sandgate._wire.refusals import parse_refusal
 from sandgate._wire.route import Route
-from sandgate.errors import GatewayUnreachable, OutcomeUnknown, UnexpectedAnswer
-from sandgate.types import CommandEvent, Exit, Output, Reason, Started
+from sandgate.types import ProcessInfo, TerminalSize, Written
+
+T = TypeVar("T")
 
 EVENT_GAP = 60.0
 """Seconds without a byte after which an event stream is lost: a quiet one carries a comment
 every 15, so four in a row are missing."""
 
+LINGER_SECONDS = 30.0
+"""How long a command outlives a lost connection, and so how long it can be found again."""
+
+WRITE_GAP = 24 * 3600.0
+"""Seconds that a process may take to read its input: it reads when it likes."""
+
+KILL_GAP = 15.0
+"""Seconds that the end of a process may take: 2 of grace, and a busy machine."""
+
 Command = str | Sequence[str]
 """A line for the shell, or the words of an argument vector."""
 
 
-def build_run(
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What is to be run; made by `parse_spec`, which checks it."""
+
+    members: Mapping[str, object]
+    timeout: float | None = None
+    linger: float | None = LINGER_SECONDS
+    """None: it runs on with nobody watching."""
+
+
+def parse_spec(
     command: Command,
     *,
-    route: Route,
-    key: str,
-    timeout: float | None,
-    cwd: str | None,
+    timeout: float | None = None,
+    cwd: str | None = None,
     env: Mapping[str, str],
-) -> Call[None]:
-    """Start a command and watch it; raise ValueError or TypeError for one that is none.
-
-    The answer is a stream: `decode` is for one that is no success, and raises.
-    """
+    stdin: str | bytes | None = None,
+    open_stdin: bool = False,
+    terminal: TerminalSize | None = None,
+    detach: bool = False,
+) -> Spec:
+    """Return what is to be run; raise ValueError or TypeError for what is no command."""
     members = _parse_command(command)
     if timeout is not None:
         if not (math.isfinite(timeout) and timeout > 0):
@@ -50,79 +64,125 @@ def build_run(
         members["cwd"] = cwd
     if env:
         members["env"] = dict(env)
-    # No X-Sandbox-Timeout: the comments on the stream keep it alive for as long as it takes.
-    fields = [
-        *base_fields(accept="text/event-stream"),
-        ("content-type", "application/json"),
-        ("idempotency-key", key),
-        *route.fields(),
-    ]
-    request = Request("POST", "/v1/processes", fields, json.dumps(members).encode(), EVENT_GAP)
-    return Call(request, _refuse)
+    if stdin is not None or open_stdin:
+        members["stdin"] = _build_stdin(stdin, is_open=open_stdin)
+    if terminal is not None:
+        members["pty"] = {"cols": terminal.cols, "rows": terminal.rows}
+    if detach:
+        members["detach"] = True
+        return Spec(members, timeout, None)
+    members["linger_seconds"] = LINGER_SECONDS
+    return Spec(members, timeout)
 
 
-@dataclass(slots=True)
-class CommandStream:
-    """Decodes the event stream of one command."""
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Builds the calls about one sandbox's processes for one route."""
 
-    finished: bool = False
-    """Whether the `exit` event came; whatever happens to the connection then does not matter."""
-    _decoder: EventDecoder = field(default_factory=EventDecoder)
+    route: Route
 
-    def receive(self, data: bytes) -> list[CommandEvent]:
-        """Return what these bytes tell; raise OutcomeUnknown when they tell nothing readable."""
-        events: list[CommandEvent] = []
-        try:
-            for event in self._decoder.feed(data):
-                if not self.finished and (parsed := parse_event(event)) is not None:
-                    events.append(parsed)
-                    self.finished = isinstance(parsed, Exit)
-        except (EventTooLarge, UnexpectedAnswer, ValueError) as error:
-            raise OutcomeUnknown(
-                f"the command's event stream cannot be read ({error}); it may have run",
-                reached="yes",
-            ) from error
-        return events
+    def run(self, spec: Spec, *, key: str) -> Call[None]:
+        """Start a command and watch it.
 
-    def lost(self, error: GatewayUnreachable) -> None:
-        """Decide what a lost connection means: nothing after the exit, else an error raised."""
-        if self.finished:
-            return
-        if error.reached == "no":
-            raise error
-        raise OutcomeUnknown(
-            f"{error.detail}; the command may have run", reached=error.reached
-        ) from error
+        The answer is a stream: `decode` is for one that is no success, and raises.
+        """
+        # No X-Sandbox-Timeout: the comments on the stream keep it alive for as long as it takes.
+        return self._call(
+            "POST",
+            "",
+            nothing,
+            accept="text/event-stream",
+            fields=[("content-type", "application/json"), ("idempotency-key", key)],
+            body=json.dumps(spec.members).encode(),
+            gap=EVENT_GAP,
+        )
 
-    def end(self) -> None:
-        """Tell that the stream ended; raise OutcomeUnknown unless the command had."""
-        if not self.finished:
-            raise OutcomeUnknown(
-                "the command's event stream ended without its exit code; it may have run",
-                reached="yes",
-            )
+    def start(self, spec: Spec, *, key: str) -> Call[ProcessInfo]:
+        """Start a command and have its id at once."""
+        return self._json("POST", "", parse_process, spec.members, key=key)
+
+    def follow(self, id_: str, *, after: int) -> Call[None]:
+        """Watch a process from behind an event; the answer is a stream."""
+        return self._call(
+            "GET",
+            f"{_one(id_)}/events",
+            nothing,
+            accept="text/event-stream",
+            fields=[("last-event-id", str(after))] if after else [],
+            gap=EVENT_GAP,
+        )
+
+    def list_all(self) -> Call[list[ProcessInfo]]:
+        """List the processes."""
+        return self._call("GET", "", parse_processes)
+
+    def read(self, id_: str) -> Call[ProcessInfo]:
+        """Read what is known of a process."""
+        return self._call("GET", _one(id_), parse_process)
+
+    def write(self, id_: str, data: bytes, *, eof: bool) -> Call[Written]:
+        """Write to a process; answered when it has taken everything."""
+        return self._call(
+            "POST",
+            f"{_one(id_)}/stdin{'?eof=1' if eof else ''}",
+            parse_written,
+            fields=[("content-type", "application/octet-stream")],
+            body=data,
+            gap=WRITE_GAP,
+        )
+
+    def signal(self, id_: str, signal: str | int) -> Call[None]:
+        """Send a signal."""
+        return self._json("POST", f"{_one(id_)}/signal", nothing, {"signal": signal})
+
+    def resize(self, id_: str, size: TerminalSize) -> Call[None]:
+        """Set the size of a terminal."""
+        members = {"cols": size.cols, "rows": size.rows}
+        return self._json("POST", f"{_one(id_)}/resize", nothing, members)
+
+    def kill(self, id_: str) -> Call[None]:
+        """End a process with all that it started."""
+        return self._call("DELETE", _one(id_), nothing, gap=KILL_GAP)
+
+    def _json(
+        self,
+        method: str,
+        target: str,
+        parse: Callable[[Reply], T],
+        members: Mapping[str, object],
+        *,
+        key: str | None = None,
+    ) -> Call[T]:
+        fields = [("content-type", "application/json")]
+        if key is not None:
+            fields.append(("idempotency-key", key))
+        return self._call(method, target, parse, fields=fields, body=json.dumps(members).encode())
+
+    def _call(
+        self,
+        method: str,
+        target: str,
+        parse: Callable[[Reply], T],
+        *,
+        accept: str = "application/json",
+        fields: list[tuple[str, str]] | None = None,
+        body: bytes = b"",
+        gap: float = CALL_GAP,
+    ) -> Call[T]:
+        def decode(reply: Reply) -> T:
+            if not 200 <= reply.status < 300:
+                raise parse_refusal(reply, method=method)
+            return parse(reply)
+
+        all_fields = [*base_fields(accept=accept), *(fields or []), *self.route.fields()]
+        request = Request(
+            method, f"/v1/processes{target}", all_fields, body, gap, self.route.origin
+        )
+        return Call(request, decode)
 
 
-def parse_event(event: Event) -> CommandEvent | None:
-    """Return what an event tells, None for one of a kind unknown here; raise ValueError."""
-    if event.type not in {"started", "stdout", "stderr", "exit"}:
-        return None
-    members = json.loads(event.data)
-    if not isinstance(members, dict):
-        raise UnexpectedAnswer(f"event {event.type!r} carries no JSON object")
-    match event.type:
-        case "started":
-            return Started(optional_text(members, "id"), optional_integer(members, "pid"))
-        case "stdout":
-            return Output("stdout", _parse_data(members))
-        case "stderr":
-            return Output("stderr", _parse_data(members))
-        case _:
-            return _parse_exit(members)
-
-
-def _refuse(reply: Reply) -> None:
-    raise parse_refusal(reply, method="POST")
+def _one(id_: str) -> str:
+    return f"/{quote(id_, safe='')}"
 
 
 def _parse_command(command: Command) -> dict[str, object]:
@@ -137,32 +197,7 @@ def _parse_command(command: Command) -> dict[str, object]:
     return {"argv": argv}
 
 
-def _parse_data(members: Members) -> bytes:
-    try:
-        return base64.b64decode(text(members, "data"), validate=True)
-    except binascii.Error as error:
-        raise UnexpectedAnswer("output is not base64") from error
-
-
-def _parse_exit(members: Members) -> Exit:
-    signal = optional_integer(members, "signal")
-    exit_code = optional_integer(members, "exit_code")
-    if exit_code is None:
-        if signal is None:
-            raise UnexpectedAnswer("event 'exit' has neither an exit code nor a signal")
-        exit_code = 128 + signal
-    reason = text(members, "reason", default="exited")
-    if reason not in get_args(Reason):
-        raise UnexpectedAnswer(f"event 'exit' has the reason {reason!r}, which is unknown")
-    return Exit(
-        exit_code=exit_code,
-        signal=signal,
-        reason=cast(Reason, reason),
-        duration=number(members, "duration", default=0.0),
-        truncated=_parse_truncated(members.get("truncated")),
-    )
-
-
-def _parse_truncated(value: object) -> bool:
-    # The bytes dropped of each stream; a plain boolean is the form of the older routes.
-    return any(value.values()) if isinstance(value, dict) else bool(value)
+def _build_stdin(stdin: str | bytes | None, *, is_open: bool) -> object:
+    content = stdin.encode() if isinstance(stdin, str) else stdin or b""
+    members: dict[str, object] = {"base64": base64.b64encode(content).decode()}
+    return {**members, "open": True} if is_open else members

@@ -12,23 +12,51 @@ from sandgate._wire.codes import class_for_code
 from sandgate._wire.members import Members, excerpt
 from sandgate._wire.message import IDEMPOTENT_METHODS, Reply
 from sandgate.errors import (
+    ClaimNotFound,
+    EventsGone,
+    Forbidden,
     InvalidRequest,
+    NotAllowedHere,
     OutcomeUnknown,
+    PoolNotFound,
+    ProcessEnded,
+    ProcessNotFound,
     Reached,
+    SandboxNotFound,
     SandboxRefused,
     SandboxReplaced,
+    SandboxUnreachable,
     SandgateError,
     TooManyRequests,
+    Unauthenticated,
+    Unavailable,
     UnexpectedAnswer,
 )
 
 _RUNTIME_CLASSES: dict[str, type[SandgateError]] = {
     "outcome_unknown": OutcomeUnknown,
     "sandbox_replaced": SandboxReplaced,
+    "process_not_found": ProcessNotFound,
+    "process_ended": ProcessEnded,
+    "stdin_closed": ProcessEnded,
+    "events_gone": EventsGone,
+    "shutting_down": Unavailable,
+    "state_unavailable": Unavailable,
     "INVALID_ARGUMENT": InvalidRequest,
     "RESOURCE_EXHAUSTED": TooManyRequests,
 }
 """The runtime's `reason`, else its `code`, where the caller can tell what to do from it."""
+
+_NEVER_PASSED_ON = (
+    ClaimNotFound,
+    Forbidden,
+    NotAllowedHere,
+    PoolNotFound,
+    SandboxNotFound,
+    SandboxUnreachable,
+    Unauthenticated,
+)
+"""What a gateway says of a request before any sandbox sees it."""
 
 
 def parse_refusal(reply: Reply, *, method: str) -> SandgateError:
@@ -56,22 +84,31 @@ def _gateways(reply: Reply, members: Members, *, code: str, method: str) -> Sand
     known = reached in get_args(Reached)
     retry_safe = members.get("retry_safe")
     if not isinstance(retry_safe, bool):
-        retry_safe = reached == "no" or method in IDEMPOTENT_METHODS
+        retry_safe = (
+            reached if known else _unsaid(code, method)
+        ) == "no" or method in IDEMPOTENT_METHODS
     return class_for_code(code)(
         detail if isinstance(detail, str) else f"The gateway answered {reply.status} {code}.",
         code=code,
         status=reply.status,
-        # A gateway that does not say may have passed the request on.
-        reached=cast(Reached, reached) if known else "unknown",
+        reached=cast(Reached, reached) if known else _unsaid(code, method),
         retry_safe=retry_safe,
         retry_after=_retry_after(reply),
     )
 
 
+def _unsaid(code: str, method: str) -> Reached:
+    """Return whether a sandbox was reached where no body says so."""
+    # A gateway that does not say may have passed the request on; only a HEAD never has a body.
+    if method == "HEAD" and issubclass(class_for_code(code), _NEVER_PASSED_ON):
+        return "no"
+    return "unknown"
+
+
 def _sandboxes(reply: Reply, members: Members, *, message: str, method: str) -> SandgateError:
     names = [name for key in ("reason", "code") if isinstance(name := members.get(key), str)]
     known = (_RUNTIME_CLASSES[name] for name in names if name in _RUNTIME_CLASSES)
-    return next(known, SandboxRefused)(
+    error = next(known, SandboxRefused)(
         message,
         code=names[0].lower() if names else None,
         status=reply.status,
@@ -79,6 +116,10 @@ def _sandboxes(reply: Reply, members: Members, *, message: str, method: str) -> 
         retry_safe=method in IDEMPOTENT_METHODS,
         retry_after=_retry_after(reply),
     )
+    first_id = members.get("first_id")
+    if isinstance(error, EventsGone) and isinstance(first_id, int):
+        error.first_id = first_id
+    return error
 
 
 def _members(body: bytes) -> Members:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 EXTRA_MODULES = frozenset({"click", "rich"})
 """Third-party packages of the extra `cli`."""
@@ -10,6 +11,8 @@ EXTRA_MODULES = frozenset({"click", "rich"})
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `sandgate` with these arguments, by default the process's; return the exit code."""
     try:
+        # Tables import it when they are shown; its absence is told before anything is done.
+        import_module("rich")
         from sandgate.cli.program import run_program
     except ModuleNotFoundError as error:
         if error.name not in EXTRA_MODULES:

@@ -1,4 +1,4 @@
-"""`sandgate claim`, `release` and `pools`."""
+"""`sandgate claim`, `list`, `renew`, `release` and `pools`."""
 
 from dataclasses import asdict
 
@@ -8,7 +8,8 @@ from sandgate import Gateway, Sandboxes
 from sandgate._sandbox.sandboxes import OnEmpty
 from sandgate.cli.gateway import gateway_options, json_option
 from sandgate.cli.names import DEFAULT_NAMESPACE, ClaimName, ClaimType, PairType
-from sandgate.cli.show import show_json, show_table
+from sandgate.cli.show import COLUMNS, pool_rows, show_json, show_table
+from sandgate.types import Claim
 
 _NOT_ISOLATED = (
     "sandgate: isolation none: nothing keeps the code in this sandbox from the gateway's machine"
@@ -20,6 +21,7 @@ _NOT_ISOLATED = (
 @click.option("--namespace", default=DEFAULT_NAMESPACE, show_default=True)
 @click.option("--name", help="Name of the claim; by default one is made up.")
 @click.option("--lease", type=float, metavar="SECONDS", help="End the claim after this time.")
+@click.option("--idle", type=float, metavar="SECONDS", help="End it after so long without use.")
 @click.option("--wait", type=float, metavar="SECONDS", help="Wait this long for a ready sandbox.")
 @click.option("--on-empty", type=click.Choice(["wait", "fail", "cold"]))
 @click.option("--label", "labels", type=PairType(), multiple=True, metavar="KEY=VALUE")
@@ -30,6 +32,7 @@ def claim(
     namespace: str,
     name: str | None,
     lease: float | None,
+    idle: float | None,
     wait: float | None,
     on_empty: OnEmpty | None,
     labels: tuple[tuple[str, str], ...],
@@ -43,6 +46,7 @@ def claim(
             namespace=namespace,
             name=name,
             lease_seconds=lease,
+            idle_seconds=idle,
             labels=dict(labels) or None,
             wait_seconds=wait,
             on_empty=on_empty,
@@ -70,6 +74,58 @@ def release(claims: tuple[ClaimName, ...], as_json: bool, gateway: Gateway) -> N
 
 
 @click.command()
+@click.argument("claims", metavar="CLAIM...", type=ClaimType(), nargs=-1, required=True)
+@click.option("--lease", type=float, metavar="SECONDS", help="Its new length; else as it was.")
+@json_option
+@gateway_options
+def renew(
+    claims: tuple[ClaimName, ...], lease: float | None, as_json: bool, gateway: Gateway
+) -> None:
+    """Begin the lease of each CLAIM anew."""
+    with Sandboxes(gateway) as sandboxes:
+        renewed = [
+            sandboxes.get(claim.name, namespace=claim.namespace).renew(lease_seconds=lease)
+            for claim in claims
+        ]
+    if as_json:
+        show_json({"claims": [asdict(record) for record in renewed]})
+        return
+    for record in renewed:
+        click.echo(f"{record.namespace}/{record.name} {_until(record)}")
+
+
+@click.command("list")
+@click.option("--namespace", help="Only claims of this namespace.")
+@click.option("--pool", help="Only claims of this pool.")
+@click.option("--selector", metavar="TEXT", help="Only claims with such labels: `app=web,!old`.")
+@json_option
+@gateway_options
+def list_(
+    namespace: str | None, pool: str | None, selector: str | None, as_json: bool, gateway: Gateway
+) -> None:
+    """List the live claims, oldest first."""
+    with Sandboxes(gateway) as sandboxes:
+        found = sandboxes.list(namespace=namespace, pool=pool, label_selector=selector)
+    if as_json:
+        show_json({"claims": [asdict(record) for record in found]})
+        return
+    show_table(
+        ["CLAIM", "SANDBOX", "POOL", "STATE", "UNTIL", "LABELS"],
+        [
+            [
+                f"{record.namespace}/{record.name}",
+                record.sandbox,
+                record.pool,
+                record.state,
+                _until(record),
+                ",".join(f"{key}={value}" for key, value in record.labels.items()) or "-",
+            ]
+            for record in found
+        ],
+    )
+
+
+@click.command()
 @json_option
 @gateway_options
 def pools(as_json: bool, gateway: Gateway) -> None:
@@ -79,16 +135,8 @@ def pools(as_json: bool, gateway: Gateway) -> None:
     if as_json:
         show_json({"pools": [asdict(pool) for pool in found]})
         return
-    show_table(
-        ["POOL", "READY", "CLAIMED", "WAITING", "WARM", "MAX", "HITS", "ISOLATION", "LAST ERROR"],
-        [
-            [
-                f"{pool.namespace}/{pool.name}",
-                *(str(n) for n in (pool.ready, pool.claimed, pool.waiting, pool.warm, pool.max)),
-                "-" if pool.hit_rate is None else f"{pool.hit_rate:.0%}",
-                pool.isolation,
-                pool.last_error or "-",
-            ]
-            for pool in found
-        ],
-    )
+    show_table(COLUMNS, pool_rows(found))
+
+
+def _until(record: Claim) -> str:
+    return "-" if record.expires_at is None else f"{record.expires_at:%Y-%m-%d %H:%M:%S}Z"

@@ -1,5 +1,6 @@
-"""Which gateway a command speaks to: --url and the tokens, or the environment."""
+"""Which gateway a command speaks to: options, else the environment, else the config file."""
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
@@ -7,12 +8,16 @@ from typing import TypeVar
 import click
 
 from sandgate import Gateway
-
-DEFAULT_URL = "http://127.0.0.1:8080"
-"""Where `sandgate up` listens."""
+from sandgate._settings import DEFAULT_URL, VARIABLES, read_settings
 
 F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R")
+
+_OPTIONS = {
+    "url": f"URL of the gateway; by default {DEFAULT_URL}.",
+    "token": "Token of the caller.",
+    "router_token": "Token for all sandboxes: the gateway's ROUTER_AUTH_TOKEN.",
+}
 
 
 def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
@@ -20,38 +25,33 @@ def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
 
     @wraps(command)
     def with_gateway(
-        *, url: str, token: str | None, router_token: str | None, **others: object
+        *, url: str | None, token: str | None, router_token: str | None, **others: object
     ) -> R:
+        given = {"url": url, "token": token, "router_token": router_token}
         try:
-            gateway = Gateway(url, token=token or None, router_token=router_token or None)
+            gateway = _read_gateway({name: text for name, text in given.items() if text})
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         return command(gateway=gateway, **others)
 
-    for option in reversed(_OPTIONS):
-        with_gateway = option(with_gateway)
+    for name, purpose in reversed(_OPTIONS.items()):
+        option = f"--{name.replace('_', '-')}"
+        help_ = f"{purpose} [env: {VARIABLES[name]}]"
+        with_gateway = click.option(option, name, metavar="TEXT", help=help_)(with_gateway)
     return with_gateway
-
-
-_OPTIONS = (
-    click.option(
-        "--url",
-        envvar="SANDGATE_URL",
-        default=DEFAULT_URL,
-        show_default=True,
-        show_envvar=True,
-        help="URL of the gateway.",
-    ),
-    click.option("--token", envvar="SANDGATE_TOKEN", show_envvar=True, help="Token of the caller."),
-    click.option(
-        "--router-token",
-        envvar="SANDGATE_ROUTER_TOKEN",
-        show_envvar=True,
-        help="Token for all sandboxes: the gateway's ROUTER_AUTH_TOKEN.",
-    ),
-)
 
 
 def json_option(command: F) -> F:
     """Add --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def _read_gateway(given: dict[str, str]) -> Gateway:
+    values = {**read_settings(os.environ), **given}
+    return Gateway(
+        values.get("url", DEFAULT_URL),
+        token=values.get("token"),
+        router_token=values.get("router_token"),
+        ca=values.get("ca"),
+        client_cert=values.get("client_cert"),
+    )

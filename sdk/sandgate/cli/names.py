@@ -8,6 +8,7 @@ import click
 DEFAULT_NAMESPACE = "default"
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_PORTS = re.compile(r"(?:(0|[1-9][0-9]{0,4}):)?([1-9][0-9]{0,4})")
 _CLAIM = re.compile(rf"(?:({_LABEL})/)?({_LABEL})")
 
 
@@ -42,6 +43,23 @@ class ClaimType(click.ParamType[ClaimName]):
         if claim is None:
             self.fail(f"{value!r} is neither CLAIM nor NAMESPACE/CLAIM", param, ctx)
         return claim
+
+
+class PortsType(click.ParamType[tuple[int, int]]):
+    """An argument that names a port here and one in a sandbox."""
+
+    name = "ports"
+
+    def convert(
+        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Return both; one number stands for the same here and there."""
+        if isinstance(value, tuple):
+            return value
+        match = _PORTS.fullmatch(value)
+        if match is None or int(match[2]) > 65535 or int(match[1] or 0) > 65535:
+            self.fail(f"{value!r} is neither PORT nor LOCAL:PORT", param, ctx)
+        return int(match[1] or match[2]), int(match[2])
 
 
 class PairType(click.ParamType[tuple[str, str]]):

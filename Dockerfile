@@ -13,7 +13,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 COPY requirements.lock ./
 RUN python -m venv /opt/build
 RUN /opt/build/bin/python -m pip install --quiet --require-hashes -r requirements.lock
-COPY LICENSE README.md pyproject.toml ./
+COPY LICENSE README.md hatch_build.py pyproject.toml ./
 COPY router ./router
 COPY runtime ./runtime
 COPY sdk ./sdk

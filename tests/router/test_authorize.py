@@ -55,7 +55,7 @@ def token(sandbox: str = "sb", **members: object) -> str:
     return capabilities().sign(capability(sandbox, **members))
 
 
-def scoped(namespace: str = "default", name: str = "sb", *, life: int = 600) -> str:
+def scoped(namespace: str = "default", name: str = "sb", *, life: int = 86_400) -> str:
     said = {"ns": namespace, "name": name, "exp": int(time.time()) + life}
     payload = base64.urlsafe_b64encode(json.dumps(said).encode()).rstrip(b"=")
     text = b"agent-sandbox/scoped-token/v1." + payload

@@ -13,6 +13,7 @@ from support.fake_registry import FakeRegistry
 from support.system_gateway import need, sandgate_up, wait_until
 
 from sandgate import CommandResult, OutcomeUnknown, Sandbox
+from sandgate._wire import following
 from sandgate_router.config import Config, ListenAddress
 from sandgate_router.credentials import build_credentials
 from sandgate_router.registry.local import IsolationUnavailable
@@ -47,7 +48,10 @@ def test_ctrl_c_lets_a_command_end_by_itself_and_the_gateway_in_order(isolation:
 
 
 @BOTH
-def test_a_command_that_runs_on_after_ctrl_c_is_ended_by_the_drain(isolation: str) -> None:
+def test_a_command_that_runs_on_after_ctrl_c_is_ended_by_the_drain(
+    isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "LINGER_SECONDS", 1.0)  # the gateway does not come back
     need(isolation)
     begun = threading.Event()
 

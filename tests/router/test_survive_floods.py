@@ -129,10 +129,12 @@ async def test_requests_whose_answers_nobody_reads_are_not_read_on() -> None:
     star = b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with relaying(pour_out) as (_upstream, gateway, client), connect(gateway.port) as other:
         flood = asyncio.create_task(_write_for_ever(client, star * 1000))
-        connection = next(iter(gateway.gateway.connections))
-        async with asyncio.timeout(30):
-            while not connection.full:
+        full: list[ClientConnection] = []
+        async with asyncio.timeout(60):
+            while not full:
+                full = [each for each in gateway.gateway.connections if each.full]
                 await asyncio.sleep(0.01)
+        [connection] = full
         held = []
         for _ in range(5):
             await ask(other)

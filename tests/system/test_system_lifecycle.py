@@ -29,6 +29,7 @@ from support.system_gateway import (
 )
 
 from sandgate import CommandResult, OutcomeUnknown, Sandbox, Sandboxes
+from sandgate._wire import following
 
 BEGIN_SLEEP = "sh -c 'setsid sleep {seconds} >/dev/null 2>&1 &'"
 
@@ -83,7 +84,10 @@ def test_ctrl_c_in_a_terminal_reaches_all_and_still_ends_in_order(isolation: str
         assert not list(gateway.temporary.iterdir())
 
 
-def test_a_command_that_runs_on_is_ended_when_the_drain_time_out_is_over(isolation: str) -> None:
+def test_a_command_that_runs_on_is_ended_when_the_drain_time_out_is_over(
+    isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "LINGER_SECONDS", 1.0)  # the gateway does not come back
     environ = {"SANDGATE_DRAIN_DELAY": "0.1", "SANDGATE_DRAIN_TIMEOUT": "1"}
     begun = threading.Event()
 

@@ -1,15 +1,21 @@
 """What every route needs of an exchange: a JSON body in, a JSON body out, and who has gone."""
 
+import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from sandgate_runtime.errors import ContentTooLarge, MalformedJson, UnsupportedMediaType
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from starlette.requests import Request
     from starlette.types import Receive
+
+T = TypeVar("T")
 
 
 def json_answer(content: object, *, status: int = 200) -> Response:
@@ -55,3 +61,19 @@ async def until_gone(receive: "Receive") -> None:
     """Return when the client has closed its connection; to be awaited once the body is read."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def unless_gone(
+    work: "Coroutine[object, None, T]", gone: "Coroutine[object, None, None]"
+) -> T:
+    """Return what the work does; cancel it and raise ClientDisconnect if its client goes first."""
+    working, leaving = asyncio.create_task(work), asyncio.create_task(gone)
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)

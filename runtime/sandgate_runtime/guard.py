@@ -6,8 +6,11 @@ run. The two fields are no secret, but nothing else in the sandbox has a reason 
 
 A request that no gateway sent must not come from a web page either: a page cannot read answers
 of another origin, but its request would have run by then. Browsers put `Origin` on those.
+
+Requests at once are bounded, but for health and for what makes room: signals and removals.
 """
 
+import re
 from typing import TYPE_CHECKING
 
 from sandgate_runtime.config import Config
@@ -23,6 +26,8 @@ EXPECT_NAME = b"x-sandbox-expect-name"
 EXPECT_UID = b"x-sandbox-expect-uid"
 
 HEALTH_PATHS = frozenset({"/", "/v1/health"})
+
+_REMOVAL, _SIGNAL = re.compile(r"/v1/processes/[^/]+"), re.compile(r"/v1/processes/[^/]+/signal")
 
 
 def check_sender(
@@ -76,10 +81,20 @@ class Guard:
     def _check(self, scope: "Scope") -> Refusal | None:
         name, uid = self._config.sandbox_name, self._config.sandbox_uid
         refusal = check_sender(scope["headers"], name=name, uid=uid)
-        # Health must answer however busy the sandbox is, else it would be taken for dead.
-        if refusal is not None or scope["path"] in HEALTH_PATHS:
+        if refusal is not None or _is_always_served(scope):
             return refusal
         maximum = self._config.max_requests
         if self._serving >= maximum:
             return TooManyRequests(f"{maximum} requests are served already, which is the most")
         return None
+
+
+def _is_always_served(scope: "Scope") -> bool:
+    # Health must answer however busy the sandbox is, else it would be taken for dead; and what
+    # keeps it busy must be possible to end.
+    path, method = scope["path"], scope.get("method")
+    return (
+        path in HEALTH_PATHS
+        or (method == "DELETE" and _REMOVAL.fullmatch(path) is not None)
+        or (method == "POST" and _SIGNAL.fullmatch(path) is not None)
+    )

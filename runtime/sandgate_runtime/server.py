@@ -94,6 +94,7 @@ async def _serve(
     engine = Engine(config, environ=environ, usual_open_files=raise_open_files())
     engine.start()
     runs = Runs(engine, config)
+    keys.is_kept = runs.is_kept
     relay = PortRelay()
     if listeners.relay is not None:
         await relay.start(listeners.relay)

@@ -1,6 +1,7 @@
 """Terminals over a WebSocket, typed into by a real client."""
 
 import contextlib
+import hashlib
 import json
 import shutil
 import subprocess
@@ -263,3 +264,64 @@ def test_an_editor_in_a_terminal_multiplexer_shows_the_same_screen(
         subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, check=False)
     events = follow(fresh_runtime, made["id"])
     assert events[-1].content["exit_code"] == 0
+
+
+DEAF = "stty raw -echo; trap 'exit 9' USR1; echo up; while :; do sleep 0.02; done"
+
+
+def test_a_terminal_that_does_not_read_can_be_signalled(runtime: RuntimeServer) -> None:
+    made = create(runtime, shell=DEAF, pty=PTY, linger_seconds=30)
+    with attach(runtime, made["id"]) as terminal:
+        terminal.read_until(lambda shown: b"up" in shown)
+        for _ in range(4):
+            terminal.type("x" * 65536)
+        terminal.say(type="signal", signal="SIGUSR1")
+        assert terminal.read_told("exit")["exit_code"] == 9
+
+
+def test_who_leaves_a_terminal_that_does_not_read_is_no_watcher(runtime: RuntimeServer) -> None:
+    made = create(runtime, shell=DEAF, pty=PTY, detach=True)
+    with attach(runtime, made["id"]) as terminal:
+        terminal.read_until(lambda shown: b"up" in shown)
+        terminal.type("x" * 65536)
+    wait_until(lambda: look(runtime, made["id"])["watchers"] == 0)
+    runtime.client.delete(f"/v1/processes/{made['id']}")
+
+
+def test_what_is_typed_beyond_all_room_is_refused_and_a_signal_follows(
+    runtime: RuntimeServer,
+) -> None:
+    made = create(runtime, shell=DEAF, pty=PTY, linger_seconds=30)
+    with attach(runtime, made["id"]) as terminal:
+        terminal.read_until(lambda shown: b"up" in shown)
+        for _ in range(6):
+            terminal.type("x" * (512 * 1024))
+        terminal.say(type="signal", signal="SIGUSR1")
+        assert terminal.read_told("exit")["exit_code"] == 9
+        assert terminal.read_told("error")["reason"] == "content_too_large"
+
+
+def test_what_is_typed_faster_than_it_is_read_arrives_whole(runtime: RuntimeServer) -> None:
+    script = "stty raw -echo; echo up; head -c 8388608 | sha256sum; sleep 0.1"
+    made = create(runtime, shell=script, pty=PTY, linger_seconds=30)
+    text = "".join(f"{n:015d}\n" for n in range(1 << 19))
+    with attach(runtime, made["id"]) as terminal:
+        terminal.read_until(lambda shown: b"up" in shown)
+        for begin in range(0, len(text), 1 << 20):
+            terminal.type(text[begin : begin + (1 << 20)])
+        terminal.read_told("exit")
+        assert hashlib.sha256(text.encode()).hexdigest().encode() in terminal.shown
+
+
+def test_what_was_typed_before_its_client_left_is_still_read(
+    fresh_runtime: RuntimeServer,
+) -> None:
+    script = "stty -echo; echo up; read line; sleep 0.3; head -c 50000 >/dev/null; touch whole"
+    made = create(fresh_runtime, shell=script, pty=PTY, detach=True)
+    with attach(fresh_runtime, made["id"]) as terminal:
+        terminal.read_until(lambda shown: b"up" in shown)
+        terminal.type("go\n")
+        terminal.type("x" * 99 + "\n")
+        for _ in range(500):
+            terminal.type("x" * 99 + "\n")
+    wait_until((fresh_runtime.base / "whole").exists)

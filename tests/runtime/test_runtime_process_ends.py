@@ -169,3 +169,38 @@ def test_a_command_that_the_kernel_kills_for_its_memory_is_told_so_and_the_serve
 def _told(events: list[Event]) -> tuple[object, object, object]:
     content = events[-1].content
     return content["exit_code"], content["signal"], content["reason"]
+
+
+BORN_AT_THE_END = (
+    'trap \'setsid sh -c "echo \\$\\$ > pid; exec sleep 1000" & '
+    "until [ -s pid ]; do :; done; exit 0' TERM; touch up; while :; do sleep 0.02; done"
+)
+
+
+def test_a_child_born_in_a_handler_of_the_end_does_not_survive_a_removal(
+    fresh_runtime: RuntimeServer,
+) -> None:
+    made = create(fresh_runtime, shell=BORN_AT_THE_END, detach=True)
+    wait_until((fresh_runtime.base / "up").exists)
+    assert fresh_runtime.client.delete(f"/v1/processes/{made['id']}").status_code == 204
+    pid = read_pid(fresh_runtime.base / "pid")
+    try:
+        assert not is_alive(pid)
+    finally:
+        kill_quietly(pid)
+
+
+def test_nor_a_timeout_and_other_commands_are_left_alone(fresh_runtime: RuntimeServer) -> None:
+    other = create(fresh_runtime, shell="setsid sleep 1000 & exit 0", detach=True)
+    left = create(fresh_runtime, shell="setsid sleep 1000 & echo $! > left", detach=True)
+    orphan = read_pid(fresh_runtime.base / "left")
+    told = run(fresh_runtime, shell=BORN_AT_THE_END, timeout=0.5)
+    assert told[-1].content["reason"] == "timeout"
+    pid = read_pid(fresh_runtime.base / "pid")
+    try:
+        assert not is_alive(pid)
+        assert is_alive(orphan)
+    finally:
+        kill_quietly(pid)
+    for made in (other, left):
+        fresh_runtime.client.delete(f"/v1/processes/{made['id']}")

@@ -1,6 +1,10 @@
 """The file of keys, and what a crash may leave of it."""
 
 import asyncio
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,6 +44,84 @@ def test_a_torn_or_strange_line_says_nothing(tmp_path: Path, torn: bytes) -> Non
     with (tmp_path / FILE_NAME).open("ab") as file:
         file.write(torn)
     assert Journal(str(tmp_path)).read() == [ONE]
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a size (EFBIG; Python ignores SIGXFSZ)."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    journal.rewrite([ONE])
+    size = (tmp_path / FILE_NAME).stat().st_size
+    with room_for(size + 10), pytest.raises(OSError, match="File too large"):
+        journal.reserve(Reservation("lost", "r", 1.5))
+    assert (tmp_path / FILE_NAME).stat().st_size == size
+    journal.reserve(TWO)
+    journal.close()
+    assert Journal(str(tmp_path)).read() == [ONE, TWO]
+
+
+def test_what_cannot_be_taken_back_stops_the_journal_until_it_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int, _size: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    journal = Journal(str(tmp_path))
+    journal.rewrite([ONE])
+    with monkeypatch.context() as patch, room_for((tmp_path / FILE_NAME).stat().st_size + 10):
+        patch.setattr(os, "ftruncate", refuse)
+        with pytest.raises(OSError, match="File too large"):
+            journal.reserve(Reservation("lost", "r", 1.5))
+    with pytest.raises(OSError, match="half a line"):
+        journal.reserve(TWO)
+    journal.rewrite([ONE])
+    journal.reserve(TWO)
+    journal.close()
+    assert Journal(str(tmp_path)).read() == [ONE, TWO]
+
+
+def test_a_line_behind_a_fragment_begins_anew(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    journal.rewrite([ONE])
+    with (tmp_path / FILE_NAME).open("ab") as file:
+        file.write(b'{"key": "c", "requ')
+    journal.reserve(TWO)
+    journal.close()
+    assert Journal(str(tmp_path)).read() == [ONE, TWO]
+
+
+async def test_a_key_is_kept_as_long_as_its_process() -> None:
+    clock, kept = Clock(), {"running"}
+    keys = Keys(clock=clock, is_kept=kept.__contains__)
+    await keys.reserve("a", "r")
+    keys.started("a", "running")
+    for n in range(MAX_KEYS + 5):
+        await keys.reserve(str(n), "r")
+    clock.now += KEEP_SECONDS + 1
+    assert keys.find("0", "r") is None
+    assert keys.find("a", "r") == "running"
+    kept.clear()
+    assert keys.find("a", "r") is None
+
+
+async def test_where_all_keys_are_needed_a_new_one_is_refused() -> None:
+    keys = Keys(is_kept=lambda _: True)
+    for n in range(MAX_KEYS):
+        await keys.reserve(str(n), "r")
+        keys.started(str(n), f"p{n}")
+    with pytest.raises(StateUnavailable, match="without a key"):
+        await keys.reserve("new", "r")
+    assert keys.find("0", "r") == "p0"
+    assert keys.find("new", "r") is None
 
 
 async def test_keys_are_forgotten_after_a_day_on_disk_too(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -35,6 +36,39 @@ def test_requests_at_once_are_bounded_but_for_health(tmp_path: Path) -> None:
             assert other.get("/v1/health").status_code == 200
             assert other.get("/").status_code == 200
         wait_until(lambda: server.execute("true").status_code == 200)
+
+
+@pytest.mark.parametrize(
+    "sent", [{"json": {"text": "x" * 500_000}}, {"content": b"x" * 500_000}], ids=["json", "raw"]
+)
+def test_input_that_its_client_gave_up_holds_no_request(
+    tmp_path: Path, sent: dict[str, Any]
+) -> None:
+    if "content" in sent:
+        sent = {**sent, "headers": {"Content-Type": "application/octet-stream"}}
+    with start_runtime(tmp_path, env={"SANDGATE_MAX_REQUESTS": "1"}) as server:
+        made = create(server, argv=["sleep", "1000"], stdin={"open": True}, detach=True)
+        with (
+            httpx.Client(base_url=server.url, timeout=0.5) as other,
+            pytest.raises(httpx.TimeoutException),
+        ):
+            other.post(f"/v1/processes/{made['id']}/stdin", **sent)
+        wait_until(lambda: server.client.get("/v1/processes").status_code == 200)
+
+
+def test_a_busy_runtime_still_signals_and_removes(tmp_path: Path) -> None:
+    with start_runtime(tmp_path, env={"SANDGATE_MAX_REQUESTS": "1"}) as server:
+        body = {"argv": ["sleep", "1000"]}
+        with (
+            server.client.stream("POST", "/v1/processes", json=body, headers=ACCEPT) as answer,
+            httpx.Client(base_url=server.url) as other,
+        ):
+            events = read_events(answer)
+            url = f"/v1/processes/{next(events).content['id']}"
+            assert other.get(url).status_code == 429
+            assert other.post(f"{url}/signal", json={"signal": "SIGCONT"}).status_code == 204
+            assert other.delete(url).status_code == 204
+            assert list(events)[-1].content["reason"] == "killed"
 
 
 def test_json_bodies_are_bounded(tmp_path: Path) -> None:

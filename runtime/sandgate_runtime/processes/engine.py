@@ -26,7 +26,7 @@ from sandgate_runtime.processes.pipes import AbandonedPipes, OutputPipe
 from sandgate_runtime.processes.process import Process
 from sandgate_runtime.processes.reaper import Reaper
 from sandgate_runtime.processes.scripts import find_long_script, open_script, read_from
-from sandgate_runtime.processes.tree import Family, kill_tree
+from sandgate_runtime.processes.tree import MARK_NAME, Family, kill_tree
 
 DEFAULT_TERMINAL = "xterm-256color"
 """TERM where nobody says what the terminal understands; most do understand this one."""
@@ -91,7 +91,7 @@ class Engine:
 
         try:
             channels = open_channels(self.loop, command, take)
-            child = self._start_child(command, channels)
+            child = self._start_child(command, channels, process_id)
         except OSError as error:
             raise self._translate(error, command, process_id) from error
         process = Process(self, command, child, channels, process_id=process_id)
@@ -136,7 +136,9 @@ class Engine:
         self._abandoned.close()
         self._reaper.stop()
 
-    def _start_child(self, command: Command, channels: Channels) -> "subprocess.Popen[bytes]":
+    def _start_child(
+        self, command: Command, channels: Channels, process_id: str
+    ) -> "subprocess.Popen[bytes]":
         argv = list(command.argv)
         stdin, stdout, stderr = channels.inherited
         with contextlib.ExitStack() as stack:
@@ -155,7 +157,7 @@ class Engine:
                 stdout=stdout,
                 stderr=stderr,
                 cwd=command.cwd,
-                env=self._build_environment(command),
+                env=self._build_environment(command, process_id),
                 start_new_session=True,
                 pass_fds=inherited,
                 preexec_fn=self._preparation(channels),  # noqa: PLW1509 - `limits` says why
@@ -163,9 +165,9 @@ class Engine:
             undo.pop_all()
         return child
 
-    def _build_environment(self, command: Command) -> dict[str, str]:
+    def _build_environment(self, command: Command, process_id: str) -> dict[str, str]:
         terminal = {"TERM": DEFAULT_TERMINAL} if command.terminal is not None else {}
-        return {**terminal, **self._environment, **command.env}
+        return {**terminal, **self._environment, **command.env, MARK_NAME: process_id}
 
     def _preparation(self, channels: Channels) -> Callable[[], None]:
         if not channels.terminal:

@@ -2,11 +2,14 @@
 
 A file of lines, each a JSON object: `{key, request, at}` when a key is reserved, `{key, void}`
 when nothing was started after all. Keys and requests are digests. A line is synced before its
-command is started; the last one may be torn by a crash, and then nothing was started. What is
-too old is left out when the file is read at the start and written anew.
+command is started; the last one may be torn by a crash, and then nothing was started. Half a
+line that a full disk left is taken back, and every line begins at the start of one: what follows
+a torn line can be read. What is too old is left out when the file is read at the start and
+written anew.
 """
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterable
@@ -31,6 +34,8 @@ class Journal:
         self._directory = directory
         self._path = os.path.join(directory, FILE_NAME)
         self._descriptor: int | None = None
+        self._torn = False
+        """Whether half a line could not be taken back: nothing is added until a rewrite."""
 
     def read(self) -> list[Reservation]:
         """Return what was reserved and not given back; raise OSError."""
@@ -44,7 +49,7 @@ class Journal:
         """Replace the file by these and go on behind them; raise OSError."""
         temporary = f"{self._path}.new"
         descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
+            temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
         try:
             _write(descriptor, b"".join(map(_spell, reservations)))
@@ -56,6 +61,7 @@ class Journal:
             raise
         self.close()
         self._descriptor = descriptor
+        self._torn = False
 
     def reserve(self, reservation: Reservation) -> None:
         """Write a key down; it is on disk when this returns; raise OSError."""
@@ -73,8 +79,23 @@ class Journal:
 
     def _append(self, line: bytes) -> None:
         assert self._descriptor is not None, "rewrite comes first"
-        _write(self._descriptor, line)
-        os.fdatasync(self._descriptor)
+        if self._torn:
+            raise OSError(errno.EIO, "half a line could not be taken back from the journal")
+        size = os.fstat(self._descriptor).st_size
+        try:
+            if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            _write(self._descriptor, line)
+            os.fdatasync(self._descriptor)
+        except BaseException:
+            self._take_back(self._descriptor, size)
+            raise
+
+    def _take_back(self, descriptor: int, size: int) -> None:
+        try:
+            os.ftruncate(descriptor, size)
+        except OSError:
+            self._torn = True
 
     def _sync_directory(self) -> None:
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -3,6 +3,7 @@
 A key is reserved before anything starts, on disk where there is a state directory. Requests with
 one key stand in line, so the second sees what became of the first. A key outlives its process:
 repeated then, or after the runtime was started again, the answer is that the outcome is unknown.
+No key is forgotten before its process is: where all are needed, a new one is refused.
 """
 
 import asyncio
@@ -27,10 +28,16 @@ class Keys:
     """Remembers keys, what they came with, and the id of what was started."""
 
     def __init__(
-        self, journal: Journal | None = None, *, clock: Callable[[], float] = time.time
+        self,
+        journal: Journal | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        is_kept: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._journal = journal
         self._clock = clock
+        self.is_kept = is_kept
+        """Whether the process with an id runs, or is kept after its end."""
         self._reserved: dict[str, Reservation] = {}
         self._processes: dict[str, str] = {}
         self._turns: dict[str, _Line] = {}
@@ -80,6 +87,12 @@ class Keys:
 
     async def reserve(self, key: str, request: str) -> None:
         """Take a key before its process is started; raise StateUnavailable."""
+        self._sweep(MAX_KEYS - 1)
+        if len(self._reserved) >= MAX_KEYS:
+            raise StateUnavailable(
+                f"all {MAX_KEYS} keys that are remembered belong to processes that are kept; "
+                "remove some, or ask without a key"
+            )
         reservation = Reservation(key, request, self._clock())
         self._reserved[key] = reservation
         try:
@@ -115,14 +128,23 @@ class Keys:
         self._journal.rewrite(entries)
         self._lines = len(entries)
 
-    def _sweep(self) -> None:
+    def _sweep(self, maximum: int = MAX_KEYS) -> None:
+        """Forget what is too old, and what is most so above a number, unless it is needed."""
         oldest = self._clock() - KEEP_SECONDS
-        while self._reserved:
-            entry = next(iter(self._reserved.values()))
-            if len(self._reserved) <= MAX_KEYS and entry.at >= oldest:
-                return
-            del self._reserved[entry.key]
-            self._processes.pop(entry.key, None)
+        excess = len(self._reserved) - maximum
+        dropped: list[str] = []
+        for entry in self._reserved.values():
+            if len(dropped) >= excess and entry.at >= oldest:
+                break
+            if not self._is_needed(entry.key):
+                dropped.append(entry.key)
+        for key in dropped:
+            del self._reserved[key]
+            self._processes.pop(key, None)
+
+    def _is_needed(self, key: str) -> bool:
+        process = self._processes.get(key)
+        return key in self._turns or (process is not None and self.is_kept(process))
 
 
 class _Line:

@@ -63,7 +63,7 @@ class Process:
         self._command = command
         self._child = child
         self._channels = channels
-        self._family = Family(child.pid)
+        self._family = Family(child.pid, process_id=process_id)
         self._started = time.monotonic()
         self._started_at = datetime.now(UTC)
         self._exit: asyncio.Future[tuple[int, float]] = host.loop.create_future()

@@ -168,6 +168,10 @@ class Runs:
             raise ProcessNotFound(f"there is no process {run_id!r}, or it was forgotten")
         return run
 
+    def is_kept(self, run_id: str) -> bool:
+        """Say whether a run is known, whether it has ended or not."""
+        return run_id in self._runs
+
     def list(self) -> list[Run]:
         """Return all runs, the oldest first."""
         return list(self._runs.values())

@@ -10,15 +10,20 @@ binary frame. Whoever comes back asks for `?offset=` what it has, and gets what 
 that is kept no more, the offset of `attached` is a later one. `exit` comes last, then close 1000.
 A frame that means nothing is answered with `error`, and changes nothing: a terminal must not die of
 a typing error in a client.
+
+What is typed waits for the program to read it; text frames and a client's leaving overtake it. Of
+a program that reads nothing at all, a bounded amount waits, and what goes beyond is refused.
 """
 
 import asyncio
+import contextlib
 import json
+from collections import deque
 from typing import TYPE_CHECKING
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from sandgate_runtime.errors import InvalidRequest, NoTerminal, Refusal
+from sandgate_runtime.errors import ContentTooLarge, InvalidRequest, NoTerminal, Refusal
 from sandgate_runtime.exchange import json_answer
 from sandgate_runtime.processes.event_log import Event, Watcher
 from sandgate_runtime.processes.members import parse_members, read_size
@@ -26,7 +31,16 @@ from sandgate_runtime.processes.runs import Run, Runs
 from sandgate_runtime.v1.processes import read_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
+
+_AHEAD_BYTES = 1024 * 1024
+"""What may be typed before the program reads it; one frame more is taken."""
+
+_STALL_SECONDS = 1.0
+"""How long the program may read nothing before it is given up on."""
+
+_PIECE_BYTES = 4096
+"""What is written at once: a terminal holds no more, so each piece shows that somebody reads."""
 
 _ENDED = 1000
 """Close code: all that there was to tell was told (RFC 6455 section 7.4.1)."""
@@ -54,15 +68,19 @@ class Attach:
 
 
 async def _connect(socket: WebSocket, run: Run, watcher: Watcher, offset: int) -> None:
-    showing = asyncio.create_task(_show(socket, run, watcher, offset))
-    typing = asyncio.create_task(_type(socket, run))
+    typed = _Typed()
+    tasks = [
+        asyncio.create_task(_show(socket, run, watcher, offset)),
+        asyncio.create_task(_listen(socket, run, typed)),
+        asyncio.create_task(_write(socket, run, typed)),
+    ]
     try:
-        await asyncio.wait({showing, typing}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        showing.cancel()
-        typing.cancel()
-        await asyncio.wait({showing, typing})
-    for task in (showing, typing):
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
         if not task.cancelled() and not isinstance(task.exception(), WebSocketDisconnect):
             task.result()
 
@@ -84,20 +102,82 @@ def _from(event: Event, begin: int) -> bytes:
     return event.content[max(0, begin - event.offset) :]
 
 
-async def _type(socket: WebSocket, run: Run) -> None:
-    """Take what the client types, and what it says of its window."""
-    while True:
-        message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
-            return
+class _Typed:
+    """What was typed and is not written yet."""
+
+    def __init__(self) -> None:
+        self._frames: deque[bytes] = deque()
+        self._size = 0
+        self._changed = asyncio.Condition()
+        self._stuck = False
+
+    async def add(self, content: bytes) -> None:
+        """Take a frame, as soon as there is room; raise ContentTooLarge if none is made."""
+        async with self._changed:
+            while self._size >= _AHEAD_BYTES:
+                await self._wait_for_progress()
+            self._frames.append(content)
+            self._size += len(content)
+            self._changed.notify_all()
+
+    async def settle(self) -> None:
+        """Wait until all is written, or nothing of it for a while."""
+        async with self._changed:
+            with contextlib.suppress(ContentTooLarge):
+                while self._size:
+                    await self._wait_for_progress()
+
+    async def pieces(self) -> "AsyncIterator[bytes]":
+        """Yield what is to be written; each piece is taken for written when the next is asked."""
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._frames)
+                frame = self._frames.popleft()
+            for begin in range(0, len(frame), _PIECE_BYTES):
+                piece = frame[begin : begin + _PIECE_BYTES]
+                yield piece
+                async with self._changed:
+                    self._size -= len(piece)
+                    self._stuck = False
+                    self._changed.notify_all()
+
+    async def _wait_for_progress(self) -> None:
+        try:
+            async with asyncio.timeout(0 if self._stuck else _STALL_SECONDS):
+                await self._changed.wait()
+        except TimeoutError as error:
+            self._stuck = True
+            raise ContentTooLarge(
+                "the program does not read: what was typed now is lost; signal it or wait"
+            ) from error
+
+
+async def _listen(socket: WebSocket, run: Run, typed: _Typed) -> None:
+    """Take what the client types, and obey what it says of its window, until it leaves."""
+    while (message := await socket.receive())["type"] != "websocket.disconnect":
         try:
             if (content := message.get("bytes")) is not None:
-                await run.open_stdin().write(content)
+                run.open_stdin()
+                await typed.add(content)
             else:
                 _obey(run, _parse(message.get("text") or ""))
         except Refusal as error:
-            if run.exit is None:
-                await _say(socket, "error", error.body())
+            await _complain(socket, run, error)
+    await typed.settle()
+
+
+async def _write(socket: WebSocket, run: Run, typed: _Typed) -> None:
+    """Write what was typed, as fast as the program reads."""
+    async for piece in typed.pieces():
+        try:
+            await run.open_stdin().write(piece)
+        except Refusal as error:
+            await _complain(socket, run, error)
+
+
+async def _complain(socket: WebSocket, run: Run, error: Refusal) -> None:
+    if run.exit is None:
+        await _say(socket, "error", error.body())
 
 
 def _obey(run: Run, members: "Mapping[str, object]") -> None:

@@ -1,5 +1,6 @@
 """`/v1/processes`: start commands, find them again, follow them, steer them, end them."""
 
+import asyncio
 import signal
 from typing import TYPE_CHECKING
 
@@ -7,11 +8,20 @@ from starlette.responses import Response
 
 from sandgate_runtime.config import Config
 from sandgate_runtime.errors import InvalidRequest, OutcomeUnknown, ProcessNotFound
-from sandgate_runtime.exchange import json_answer, media_type_of, parse_json, read_body, read_json
+from sandgate_runtime.exchange import (
+    json_answer,
+    media_type_of,
+    parse_json,
+    read_body,
+    read_json,
+    unless_gone,
+    until_gone,
+)
 from sandgate_runtime.paths import PathRules
 from sandgate_runtime.processes.keys import Keys, digest_bytes
 from sandgate_runtime.processes.members import parse_members, read_content, read_size, read_switch
 from sandgate_runtime.processes.runs import Run, Runs, Wanted, describe_exit
+from sandgate_runtime.processes.stdin import CommandInput
 from sandgate_runtime.v1.request import parse_wanted
 from sandgate_runtime.v1.stream import PING_SECONDS, EventStream
 
@@ -24,6 +34,9 @@ RAW = "application/octet-stream"
 
 MAX_KEY_CHARACTERS = 255
 """Longest Idempotency-Key; a UUID has 36."""
+
+_CHUNKS_AHEAD = 16
+"""Of a body that is written to a process; the server hands out 64 to 320 KB at once."""
 
 _SHOWN_WORDS, _SHOWN_CHARACTERS = 64, 256
 """A process is shown with the beginning of its arguments: whole files may ride in them."""
@@ -85,18 +98,19 @@ class Processes:
     async def stdin(self, request: "Request") -> Response:
         """Write to a process's input; answer when it has taken everything, or takes no more."""
         stdin = self._find(request).open_stdin()
-        written, end = 0, False
+        ahead: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_AHEAD)
         if media_type_of(request) == RAW:
             end = _read_flag(request.query_params.getlist("eof"), "eof")
-            async for chunk in request.stream():
-                written += await stdin.write(chunk)
+            gone = _read_ahead(request, ahead)
         else:
             body = await read_json(request, maximum=self._config.max_json_bytes)
             members = parse_members(body, frozenset({"text", "base64", "eof"}))
             content, end = read_content(members), read_switch(members.get("eof"), "eof")
-            written = await stdin.write(content)
-        if end:
-            await stdin.end()
+            for chunk in (content, b"") if content else (b"",):
+                ahead.put_nowait(chunk)
+            gone = until_gone(request.receive)
+        # The program may never read it: nobody waits for that whose client has left.
+        written = await unless_gone(_write(stdin, ahead, end=end), gone)
         return json_answer({"written": written, "open": stdin.open and not end})
 
     async def signal(self, request: "Request") -> Response:
@@ -209,6 +223,25 @@ def read_signal(value: object) -> signal.Signals:
     except (KeyError, ValueError):
         pass
     raise InvalidRequest(f"'signal' {value!r:.40} is no signal; say SIGTERM or 15, for example")
+
+
+async def _read_ahead(request: "Request", ahead: "asyncio.Queue[bytes]") -> None:
+    """Put a body into a queue, an empty chunk last, and return when its client has gone."""
+    async for chunk in request.stream():
+        if chunk:
+            await ahead.put(chunk)
+    await ahead.put(b"")
+    await until_gone(request.receive)
+
+
+async def _write(stdin: CommandInput, ahead: "asyncio.Queue[bytes]", *, end: bool) -> int:
+    """Write what is in a queue up to an empty chunk; return how much was taken."""
+    written = 0
+    while chunk := await ahead.get():
+        written += await stdin.write(chunk)
+    if end:
+        await stdin.end()
+    return written
 
 
 def _read_flag(values: "list[str]", name: str) -> bool:

@@ -131,8 +131,7 @@ async def test_it_takes_the_golden_release_request() -> None:
 
 
 async def _release(namespace: Label, name: Label, *, uid: str | None = None) -> None:
-    assert uid is None
-    assert (namespace, name) == ("default", "tour")
+    assert (namespace, name, uid) == ("default", "tour", UID)
 
 
 async def test_it_sends_the_golden_request_on_to_the_sandbox_and_the_golden_stream_back() -> None:

@@ -72,7 +72,7 @@ def test_it_understands_the_golden_claim(sandbox: Sandbox) -> None:
 
 
 def test_it_sends_the_golden_release_request(server: ScriptedServer, sandbox: Sandbox) -> None:
-    server.answer("DELETE", "/v1/claims/default/tour", response(204))
+    server.answer("DELETE", f"/v1/claims/default/tour?uid={UID}", response(204))
     sandbox.release()
     assert sent(server) == read("release-request.http")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -249,3 +250,28 @@ async def test_a_real_claim_is_renewed_and_released() -> None:
             assert (renewed["uid"], renewed["ports"]) == (created["uid"], [8888])
             assert (await client.delete("/v1/claims/default/box")).status_code == 204
             assert (await client.post(PATH)).status_code == 404
+
+
+async def test_who_names_a_generation_renews_and_releases_no_other_of_that_name(
+    client: httpx.AsyncClient,
+) -> None:
+    old, new = {"uid": "uid-of-before"}, {"uid": (await make(client))["uid"]}
+    answer = await client.post(PATH, params=old)
+    assert (answer.status_code, answer.json()["code"]) == (404, "claim_not_found")
+    assert (await client.delete("/v1/claims/default/box", params=old)).status_code == 204
+    assert (await client.get("/v1/claims/default/box")).json()["uid"] == new["uid"]
+    assert (await client.post(PATH, params=new)).status_code == 200
+    assert (await client.delete("/v1/claims/default/box", params=new)).status_code == 204
+    assert (await client.get("/v1/claims/default/box")).status_code == 404
+
+
+async def test_a_failed_claim_whose_sandbox_nobody_knows_is_released_by_any_generation(
+    client: httpx.AsyncClient, registry: FakeRegistry
+) -> None:
+    uid = {"uid": (await make(client))["uid"]}
+    claim = await registry.find_claim(DEFAULT_NAMESPACE, Label("box"))
+    assert claim is not None
+    for state, found in (("ready", 200), ("failed", 404)):
+        registry._live[claim.namespace, claim.name] = replace(claim, state=state, uid="")  # type: ignore[arg-type]
+        await client.delete("/v1/claims/default/box", params=uid)
+        assert (await client.get("/v1/claims/default/box")).status_code == found

@@ -49,7 +49,7 @@ def sandboxes(server: ScriptedServer) -> Iterator[Sandboxes]:
 def sandbox(server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]) -> Sandbox:
     """Return a claimed sandbox; its release is scripted, once."""
     server.answer("POST", "/v1/claims", json_response(claim, status=201))
-    server.answer("DELETE", "/v1/claims/default/c-1", response(204))
+    server.answer("DELETE", "/v1/claims/default/c-1?uid=u-1", response(204))
     return sandboxes.claim("python")
 
 

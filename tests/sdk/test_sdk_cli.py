@@ -71,7 +71,7 @@ def cli(environment: Mapping[str, str]) -> Cli:
 @pytest.fixture
 def claimed(server: ScriptedServer, claim: dict[str, object]) -> None:
     """Script the look-up of claim c-1, once, and the renewal that brings its token."""
-    server.answer("POST", "/v1/claims/default/c-1/renew", json_response(claim))
+    server.answer("POST", "/v1/claims/default/c-1/renew?uid=u-1", json_response(claim))
     shown = {name: value for name, value in claim.items() if "token" not in name}
     server.answer("GET", "/v1/claims/default/c-1", json_response(shown))
 

@@ -22,11 +22,13 @@ from support.scripted_server import (
 )
 
 from sandgate import (
+    AsyncSandboxes,
     CommandTimeout,
     Exit,
     Gateway,
     GatewayUnreachable,
     OutcomeUnknown,
+    Output,
     Sandbox,
     Sandboxes,
     Started,
@@ -258,3 +260,46 @@ def test_a_gateway_that_is_not_there_is_no_unknown_outcome(dead_url: str) -> Non
         sandboxes.attach("sb-1").commands.run("x")
     assert caught.value.reached == "no"
     assert caught.value.retry_safe
+
+
+PROCESS = {"id": "p-1", "pid": 7, "state": "running", "command": "x"}
+FOUND = ("GET", "/v1/processes/p-1")
+EVENTS = ("GET", "/v1/processes/p-1/events")
+
+
+@pytest.fixture
+def watched(server: ScriptedServer) -> None:
+    """Script a process whose events come in one piece, and those behind its first output."""
+    server.answer(*FOUND, json_response(PROCESS))
+    rest = b"id: 3\n" + output_event("stdout", b"b") + b"id: 4\n" + exit_event(7)
+    first = b"id: 1\n" + STARTED + b"id: 2\n" + output_event("stdout", b"a")
+    server.answer(*EVENTS, *_stream(first + rest))
+    server.answer(*EVENTS, *_stream(rest))
+
+
+@pytest.mark.usefixtures("watched")
+def test_who_stops_within_a_piece_of_events_goes_on_behind_the_one_that_was_yielded(
+    server: ScriptedServer, sandbox: Sandbox
+) -> None:
+    process = sandbox.commands.attach("p-1")
+    for told in process.events():
+        if isinstance(told, Output):
+            break
+    result = process.wait()
+    assert (result.stdout, result.exit_code) == ("b", 7)
+    assert [one.value("last-event-id") for one in server.received(*EVENTS)] == [None, "2"]
+
+
+@pytest.mark.usefixtures("watched")
+async def test_a_task_that_stops_within_a_piece_of_events_goes_on_behind_that_one_too(
+    server: ScriptedServer, claim: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/claims", json_response(claim, status=201))
+    async with AsyncSandboxes(Gateway(server.url)) as sandboxes:
+        process = await (await sandboxes.claim("python")).commands.attach("p-1")
+        async for told in process.events():
+            if isinstance(told, Output):
+                break
+        result = await process.wait()
+    assert (result.stdout, result.exit_code) == ("b", 7)
+    assert [one.value("last-event-id") for one in server.received(*EVENTS)] == [None, "2"]

@@ -268,3 +268,18 @@ def _until_grant(following: Following) -> list[object]:
     with pytest.raises(StopIteration):
         flow.send(Grant(claim, None))
     return [step]
+
+
+def test_a_stream_that_was_silent_for_as_long_as_one_may_be_is_opened_again(
+    following: Following, clock: Clock
+) -> None:
+    gap = following.open().request.gap
+    assert LINGER_SECONDS < gap <= 40
+    following.receive(STARTED)
+    clock.now = 1000.0  # quiet, and then lost
+    assert recover(following, LOST) == 0.05
+    clock.now += LINGER_SECONDS
+    assert recover(following, LOST) == 0.1
+    clock.now += 0.1
+    with pytest.raises(OutcomeUnknown):
+        recover(following, LOST)

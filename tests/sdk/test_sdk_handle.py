@@ -1,17 +1,23 @@
 """Claims, releases and pools, over real sockets to a scripted gateway."""
 
+import asyncio
+import threading
 from datetime import UTC, datetime
 
 import pytest
 from support.scripted_server import (
+    PATIENCE,
+    AwaitDisconnect,
     Close,
     ScriptedServer,
+    Wait,
     gateway_error,
     json_response,
     response,
 )
 
 from sandgate import (
+    AsyncSandboxes,
     ClaimExists,
     ClaimNotFound,
     Gateway,
@@ -90,21 +96,21 @@ def test_leaving_the_block_releases_once(server: ScriptedServer, sandbox: Sandbo
     with sandbox:
         pass
     sandbox.release()
-    assert len(server.received("DELETE", "/v1/claims/default/c-1")) == 1
+    assert len(server.received("DELETE", "/v1/claims/default/c-1?uid=u-1")) == 1
     assert repr(sandbox).startswith("<Sandbox default/sb-1 released")
 
 
 def test_an_exception_in_the_block_releases_too(server: ScriptedServer, sandbox: Sandbox) -> None:
     with pytest.raises(KeyError), sandbox:
         raise KeyError("mine")
-    assert len(server.received("DELETE", "/v1/claims/default/c-1")) == 1
+    assert len(server.received("DELETE", "/v1/claims/default/c-1?uid=u-1")) == 1
 
 
 def test_a_failing_release_does_not_hide_the_exception_of_the_block(
     server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
 ) -> None:
     server.answer("POST", "/v1/claims", json_response(claim, status=201))
-    server.answer("DELETE", "/v1/claims/default/c-1", gateway_error(503, "draining"))
+    server.answer("DELETE", "/v1/claims/default/c-1?uid=u-1", gateway_error(503, "draining"))
     with pytest.raises(KeyError) as caught, sandboxes.claim("python"):
         raise KeyError("mine")
     assert "could not be released" in caught.value.__notes__[0]
@@ -114,8 +120,8 @@ def test_a_failing_release_is_told_where_nothing_else_went_wrong_and_can_be_trie
     server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
 ) -> None:
     server.answer("POST", "/v1/claims", json_response(claim, status=201))
-    server.answer("DELETE", "/v1/claims/default/c-1", gateway_error(503, "draining"))
-    server.answer("DELETE", "/v1/claims/default/c-1", response(204))
+    server.answer("DELETE", "/v1/claims/default/c-1?uid=u-1", gateway_error(503, "draining"))
+    server.answer("DELETE", "/v1/claims/default/c-1?uid=u-1", response(204))
     sandbox = sandboxes.claim("python")
     with pytest.raises(SandgateError, match="It went wrong"):
         sandbox.release()
@@ -167,7 +173,7 @@ def test_a_claim_can_be_found_again_and_released_by_its_name(
     server: ScriptedServer, sandboxes: Sandboxes, claim: dict[str, object]
 ) -> None:
     server.answer("GET", "/v1/claims/team/c-1", json_response({**claim, "namespace": "team"}))
-    server.answer("POST", "/v1/claims/team/c-1/renew", json_response(claim))
+    server.answer("POST", "/v1/claims/team/c-1/renew?uid=u-1", json_response(claim))
     server.answer("DELETE", "/v1/claims/team/c-1", response(204))
     assert sandboxes.get("c-1", namespace="team").id == "sb-1"
     sandboxes.release("c-1", namespace="team")
@@ -182,11 +188,11 @@ def test_a_claim_that_is_found_again_is_used_with_the_token_of_its_renewal(
     shown = {name: value for name, value in claim.items() if "token" not in name}
     renewed = {**claim, "token": "sg1.renewed", "expires_at": "2026-11-30T12:30:00Z"}
     server.answer("GET", "/v1/claims/default/c-1", json_response(shown))
-    server.answer("POST", "/v1/claims/default/c-1/renew", json_response(renewed))
+    server.answer("POST", "/v1/claims/default/c-1/renew?uid=u-1", json_response(renewed))
     server.answer("HEAD", "/v1/files/x", response())
     sandbox = sandboxes.get("c-1")
     assert sandbox.files.exists("x")
-    (renewal,) = server.received("POST", "/v1/claims/default/c-1/renew")
+    (renewal,) = server.received("POST", "/v1/claims/default/c-1/renew?uid=u-1")
     assert (renewal.value("content-type"), renewal.body) == ("application/json", b"{}")
     (used,) = server.received("HEAD", "/v1/files/x")
     assert used.value("x-sandbox-token") == "sg1.renewed"
@@ -200,7 +206,7 @@ def test_who_may_not_renew_a_claim_goes_on_without_a_token(
 ) -> None:
     del claim["token"]
     server.answer("GET", "/v1/claims/default/c-1", json_response(claim))
-    server.answer("POST", "/v1/claims/default/c-1/renew", gateway_error(status, code))
+    server.answer("POST", "/v1/claims/default/c-1/renew?uid=u-1", gateway_error(status, code))
     server.answer("HEAD", "/v1/files/x", response())
     assert sandboxes.get("c-1").files.exists("x")
     (used,) = server.received("HEAD", "/v1/files/x")
@@ -252,3 +258,54 @@ def test_an_answer_of_another_shape_is_unexpected(
     server.answer("GET", "/v1/pools", response(body=answer))
     with pytest.raises(UnexpectedAnswer):
         sandboxes.pools()
+
+
+CLAIMS = ("POST", "/v1/claims")
+RELEASE = ("DELETE", "/v1/claims/default/c-1?uid=u-1")
+
+
+async def _claim_and_cancel(server: ScriptedServer, then: threading.Event) -> None:
+    async with AsyncSandboxes(Gateway(server.url)) as sandboxes:
+        task = asyncio.create_task(sandboxes.claim("python"))
+        while not server.received(*CLAIMS):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.sleep(0)
+        then.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_cancelled_claim_is_released_once_it_is_granted(
+    server: ScriptedServer, claim: dict[str, object]
+) -> None:
+    cancelled = threading.Event()
+    server.answer(*CLAIMS, Wait(cancelled), json_response(claim, status=201))
+    server.answer(*RELEASE, response(204))
+    await _claim_and_cancel(server, cancelled)
+    assert len(server.received(*RELEASE)) == 1
+
+
+async def test_a_cancelled_claim_that_is_refused_or_cannot_be_released_is_cancelled(
+    server: ScriptedServer, claim: dict[str, object]
+) -> None:
+    refused = threading.Event()
+    server.answer(*CLAIMS, Wait(refused), gateway_error(503, "pool_exhausted"))
+    await _claim_and_cancel(server, refused)
+    server.requests.clear()
+    granted = threading.Event()
+    server.answer(*CLAIMS, Wait(granted), json_response(claim, status=201))
+    server.answer(*RELEASE, gateway_error(503, "draining"))
+    await _claim_and_cancel(server, granted)
+    assert len(server.received(*RELEASE)) == 1
+
+
+async def test_a_cancelled_claim_that_is_not_granted_soon_is_given_up(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandgate._async_sandbox.sandboxes.GRANT_SECONDS", 0.05)
+    given_up = threading.Event()
+    server.answer(*CLAIMS, AwaitDisconnect(given_up))
+    await _claim_and_cancel(server, threading.Event())
+    assert await asyncio.to_thread(given_up.wait, PATIENCE)
+    assert len(server.requests) == 1

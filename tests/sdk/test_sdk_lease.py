@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from support.scripted_server import (
@@ -24,11 +25,17 @@ from sandgate._wire.claims import Grant, parse_grant
 from sandgate._wire.control import Control
 from sandgate._wire.lease import Access, Lease, find_due
 from sandgate._wire.message import Reply
-from sandgate.errors import ClaimNotFound, Forbidden, GatewayUnreachable, Unauthenticated
+from sandgate.errors import (
+    ClaimNotFound,
+    Forbidden,
+    GatewayUnreachable,
+    SandgateError,
+    Unauthenticated,
+)
 from sandgate.types import Claim
 
 REFUSED = gateway_error(401, "unauthenticated")
-RENEW = ("POST", "/v1/claims/default/c-1/renew")
+RENEW = ("POST", "/v1/claims/default/c-1/renew?uid=u-1")
 DATE = "Mon, 30 Nov 2026 12:00:00 GMT"
 
 
@@ -261,3 +268,61 @@ def test_closing_does_not_wait_for_the_next_renewal(gateway: SystemGateway) -> N
     with gateway.sandboxes() as sandboxes:
         sandboxes.claim("python", lease_seconds=3600).release()
     assert begin() - before < 60  # far below the 2,400 s until the next renewal
+
+
+def _generation(sandbox: str, uid: str | None, **members: Any) -> Claim:
+    return Claim("c-1", "default", sandbox, 8888, "none", uid=uid, **members)
+
+
+def test_renewal_and_release_name_the_generation_that_is_held() -> None:
+    lease = Lease(Access(Control()), Grant(_generation("sb-1", "u&1"), 60), clock=Clock())
+    renewal, release = next(lease.renewal()), next(lease.release())
+    assert renewal.request.target == "/v1/claims/default/c-1/renew?uid=u%261"  # type: ignore[union-attr]
+    assert release.request.target == "/v1/claims/default/c-1?uid=u%261"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("sandbox", "uid"), [("sb-2", "u-1"), ("sb-1", "u-2"), ("sb-2", None)])
+def test_what_another_claim_of_the_same_name_was_granted_is_not_adopted(
+    sandbox: str, uid: str | None
+) -> None:
+    lease = Lease(Access(Control()), Grant(_generation("sb-1", "u-1"), 60), clock=Clock())
+    flow = lease.renewal()
+    next(flow)
+    with pytest.raises(ClaimNotFound, match="another sandbox"):
+        flow.send(Grant(_generation(sandbox, uid, token="theirs"), 60))
+    assert (lease.claim.sandbox, lease.claim.uid, lease.claim.token) == ("sb-1", "u-1", None)
+    assert isinstance(lease.lost, ClaimNotFound)
+    assert lease.renew_at is None
+
+
+def test_a_handle_of_a_claim_that_ended_leaves_the_next_one_of_its_name_alone(
+    gateway: SystemGateway,
+) -> None:
+    with gateway.sandboxes() as sandboxes:
+        first = sandboxes.claim("python", name="scope-1", lease_seconds=60)
+        sandboxes.release("scope-1")
+        with sandboxes.claim("python", name="scope-1", lease_seconds=60) as second:
+            with pytest.raises(ClaimNotFound):
+                first.renew()
+            first.release()
+            assert second.commands.run("echo alive").stdout == "alive\n"
+
+
+def test_a_claim_that_was_released_is_not_renewed_any_more() -> None:
+    lease = _lease(Clock(), life=60)
+    lease.released = True  # between being found due and being renewed
+    assert [*lease.background_renewal()] == []
+
+
+@pytest.mark.parametrize("error", [GatewayUnreachable("gone"), None])
+def test_a_renewal_that_ends_after_the_release_plans_no_other(error: SandgateError | None) -> None:
+    lease = _lease(Clock(), life=60)
+    flow = lease.background_renewal()
+    next(flow)
+    release = lease.release()
+    next(release)
+    with pytest.raises(StopIteration):
+        release.send(None)
+    with pytest.raises(StopIteration):
+        flow.send(_renewed(60)) if error is None else flow.throw(error)
+    assert (lease.renew_at, lease.claim.token) == (None, "old")

@@ -72,7 +72,7 @@ def test_it_goes_to_sandboxes_and_never_to_the_control_api(
 ) -> None:
     server.answer("POST", "/v1/claims", json_response(claim, status=201))
     server.answer("HEAD", "/v1/files/x", response())
-    server.answer("DELETE", "/v1/claims/default/c-1", response(204))
+    server.answer("DELETE", "/v1/claims/default/c-1?uid=u-1", response(204))
     with (
         Sandboxes(Gateway(server.url, token="caller", router_token=SECRET)) as sandboxes,
         sandboxes.claim("python") as sandbox,

@@ -134,7 +134,7 @@ def test_a_401_of_the_gateway_is_followed_by_a_renewal_and_one_of_the_applicatio
 ) -> None:
     server.answer("POST", "/v1/claims", json_response(claim, status=201))
     renewed = json_response({**claim, "token": "sg1.second"})
-    server.answer("POST", "/v1/claims/default/c-1/renew", renewed)
+    server.answer("POST", "/v1/claims/default/c-1/renew?uid=u-1", renewed)
     server.answer("POST", "/login", gateway_error(401, "unauthenticated"))
     server.answer("POST", "/login", response(401, fields=[("set-cookie", "a=1")]))
     server.answer("GET", "/", response(302, fields=[("location", "/login")]))

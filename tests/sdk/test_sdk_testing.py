@@ -10,7 +10,7 @@ import pytest
 from support.system_gateway import nothing_left_running
 
 from sandgate import CommandResult, CommandTimeout, SandboxNotFound
-from sandgate.errors import ClaimExists, NotSupported
+from sandgate.errors import ClaimExists, ClaimNotFound, NotSupported
 from sandgate.testing import FakeGateway, GatewayRefused, running_gateway
 
 DOCUMENTED = [
@@ -98,6 +98,18 @@ def test_it_refuses_what_it_cannot_do_and_what_is_gone() -> None:
         sandbox.release()
         with pytest.raises(SandboxNotFound):
             sandbox.commands.run("x")
+
+
+def test_a_handle_of_a_claim_that_ended_leaves_the_next_one_of_its_name_alone() -> None:
+    fake = FakeGateway()
+    with fake.sandboxes() as sandboxes:
+        first = sandboxes.claim("python", name="a")
+        sandboxes.release("a")
+        second = sandboxes.claim("python", name="a")
+        with pytest.raises(ClaimNotFound):
+            first.renew()
+        first.release()
+        assert [one.id for one in fake.live.values()] == [second.id]
 
 
 def test_the_fixtures_of_the_plugin_work_in_a_project_of_its_own(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class ClaimEndpoints:
         rights.check_change()
         rights.check_namespace(request.path_params["namespace"])
         lease = parse_renewal(await read_optional_json(request))
-        claim = await self._find(request)
+        claim = await self._find(request, uid=request.query_params.get("uid"))
         if claim is None or not rights.may_change(claim):
             raise ClaimNotFound
         rights.check_renewal(claim)
@@ -98,26 +98,33 @@ class ClaimEndpoints:
         """End a claim; succeeds as well for one that ended, never was or is another's."""
         rights.check_change()
         rights.check_namespace(request.path_params["namespace"])
-        name = _parse_claim_name(request.path_params)
-        claim = await self._find(request)
+        name, uid = _parse_claim_name(request.path_params), request.query_params.get("uid")
+        claim = await self._find(request, uid=uid)
         if claim is not None and rights.may_change(claim):
             await self._registry.release(claim.namespace, claim.name, uid=claim.uid)
             audit_change("claim.released", rights, namespace=claim.namespace, claim=claim.name)
         elif name is not None:
             if claim is None and rights.sees_all:  # another gateway may have made it just now
-                await self._registry.release(*name)
+                await self._registry.release(*name, uid=uid)
             reason = "claim_not_found" if claim is None else "not_own"
             namespace, of = name
             audit_change("release.ignored", rights, namespace=namespace, claim=of, reason=reason)
         return Response(status_code=204)
 
-    async def _find(self, request: Request) -> Claim | None:
+    async def _find(self, request: Request, *, uid: str | None = None) -> Claim | None:
+        """Return the live claim of the path; None where `uid` is that of another one."""
         name = _parse_claim_name(request.path_params)
-        return None if name is None else await self._registry.find_claim(*name)
+        claim = None if name is None else await self._registry.find_claim(*name)
+        return claim if claim is not None and _is_meant(claim, uid) else None
 
     def _build_created(self, claim: Claim) -> bytes:
         audit_claim(claim)
         return build_claim_with_token(claim, self._tokens.mint(claim))
+
+
+def _is_meant(claim: Claim, uid: str | None) -> bool:
+    # Nobody knows the uid of a sandbox that is gone; its claim must be released nevertheless.
+    return uid in {None, claim.uid} or (claim.state == "failed" and not claim.uid)
 
 
 def _parse_filters(query: QueryParams) -> Mapping[str, str]:

@@ -58,7 +58,7 @@ class AsyncProcess:
         )
         async with aclosing(self._transport.follow(following)) as events:
             async for event in events:
-                self._after = following.after
+                self._after = following.take_place()
                 yield event
 
     def __aiter__(self) -> AsyncIterator[CommandEvent]:

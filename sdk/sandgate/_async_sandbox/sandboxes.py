@@ -1,8 +1,10 @@
 """The way in: claim sandboxes from the pools of one gateway."""
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -15,17 +17,22 @@ from sandgate._wire.claims import DEFAULT_PORT, Grant
 from sandgate._wire.control import build_claim
 from sandgate._wire.feeds import gateway_events
 from sandgate._wire.lease import Lease, parse_description
+from sandgate.errors import SandgateError
 from sandgate.types import Claim
 
 if TYPE_CHECKING:
     import builtins
 
     from sandgate._async_transport import AsyncTransport
+    from sandgate._wire.message import Call
     from sandgate.connections import Connection
     from sandgate.types import GatewayEvent, PoolStatus
 
 OnEmpty = Literal["wait", "fail", "cold"]
 """What a claim does where no member is ready: wait for one, fail, or start one."""
+
+GRANT_SECONDS = 5.0
+"""How long a cancelled task waits for the claim that it has asked for, to release it."""
 
 
 class AsyncSandboxes:
@@ -95,7 +102,7 @@ class AsyncSandboxes:
             on_empty=on_empty,
         )
         call = self._access.control.claim(body, key=os.urandom(16).hex())
-        return self._hold(await self._transport.perform(claim_once(call)), env)
+        return self._hold(await self._ask(call), env)
 
     async def get(
         self, claim: str, *, namespace: str = "default", env: Mapping[str, str] | None = None
@@ -182,6 +189,25 @@ class AsyncSandboxes:
 
     def __repr__(self) -> str:
         return f"<AsyncSandboxes at {self._transport.origin.label}>"
+
+    async def _ask(self, call: "Call[Grant]") -> Grant:
+        """Claim; where the task is cancelled, give back what nobody would ever release."""
+        from sandgate._async_transport import finish
+
+        asked = asyncio.ensure_future(self._transport.perform(claim_once(call)))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            await finish(self._give_back(asked))
+            raise
+
+    async def _give_back(self, asked: "asyncio.Future[Grant]") -> None:
+        await asyncio.wait([asked], timeout=GRANT_SECONDS)
+        asked.cancel()
+        await asyncio.wait([asked])
+        with suppress(SandgateError, asyncio.CancelledError):  # the cancellation matters more
+            lease = Lease(self._access, asked.result(), clock=time.monotonic)
+            await self._transport.perform(lease.release())
 
     def _hold(
         self, grant: Grant, env: Mapping[str, str] | None, *, soon: bool = False

@@ -57,7 +57,7 @@ class Process:
         )
         with closing(self._transport.follow(following)) as events:
             for event in events:
-                self._after = following.after
+                self._after = following.take_place()
                 yield event
 
     def __iter__(self) -> Iterator[CommandEvent]:

@@ -38,7 +38,7 @@ def find_claim(control: Control, name: str, *, namespace: str) -> Flow[Grant]:
         reason = claim.reason or "no reason is known"
         raise SandboxFailed(f"the sandbox of {namespace}/{name} failed: {reason}")
     try:
-        renewed: Grant = yield control.renew(name, namespace=namespace)
+        renewed: Grant = yield control.renew(name, namespace=namespace, uid=claim.uid)
     except (ClaimNotFound, Forbidden):
         # Who may read it and no more gets no token; there are gateways that ask for none.
         return Grant(claim, None)

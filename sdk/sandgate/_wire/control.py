@@ -81,25 +81,37 @@ class Control:
         name: str,
         *,
         namespace: str,
+        uid: str | None = None,
         lease_seconds: float | None = None,
         capability: str | None = None,
     ) -> Call[Grant]:
         """Begin the claim's lease anew, and have a token of it for its later life.
 
-        `capability` is the claim's own token, where no caller's is at hand.
+        `uid` is the one generation that is meant, and no later claim of that name; `capability`
+        is the claim's own token, where no caller's is at hand.
         """
         _check_seconds("lease_seconds", lease_seconds)
         return self._call(
             "POST",
-            f"{claim_target(name, namespace=namespace)}/renew",
+            f"{claim_target(name, namespace=namespace)}/renew{_only(uid)}",
             parse_grant,
             content={} if lease_seconds is None else {"lease_seconds": lease_seconds},
             capability=capability,
         )
 
-    def release(self, name: str, *, namespace: str, capability: str | None = None) -> Call[None]:
-        """End a claim and its sandbox; one that is gone already is a success too."""
-        target = claim_target(name, namespace=namespace)
+    def release(
+        self,
+        name: str,
+        *,
+        namespace: str,
+        uid: str | None = None,
+        capability: str | None = None,
+    ) -> Call[None]:
+        """End a claim and its sandbox; one that is gone already is a success too.
+
+        With a `uid`, a later claim of that name is left alone.
+        """
+        target = f"{claim_target(name, namespace=namespace)}{_only(uid)}"
         return self._call("DELETE", target, nothing, capability=capability)
 
     def pools(self) -> Call[list[PoolStatus]]:
@@ -170,6 +182,10 @@ def build_claim(
 def claim_target(name: str, *, namespace: str) -> str:
     """Return the path of a claim; odd names are encoded, for the gateway to refuse."""
     return f"/v1/claims/{quote(namespace, safe='')}/{quote(name, safe='')}"
+
+
+def _only(uid: str | None) -> str:
+    return f"?{urlencode({'uid': uid})}" if uid else ""
 
 
 def _check_seconds(name: str, value: object) -> None:

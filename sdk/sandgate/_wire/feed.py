@@ -78,22 +78,27 @@ def is_passing(error: SandgateError) -> bool:
 
 
 class Patience:
-    """How often a stream was opened in vain, and for how long since its last byte."""
+    """How often a stream was opened in vain, and for how long since it was first lost.
+
+    Not since its last byte: a connection that is silently gone takes longer to be noticed.
+    """
 
     def __init__(self, seconds: float, *, clock: Callable[[], float]) -> None:
         self._seconds = seconds
         self._clock = clock
         self._tries = 0
-        self._alive = clock()
+        self._lost: float | None = None
 
     def succeeded(self) -> None:
         """Count anew: a byte came."""
         self._tries = 0
-        self._alive = self._clock()
+        self._lost = None
 
     def next_pause(self) -> Pause | None:
         """Return how long to wait before the next try; None when it is enough."""
-        if self._clock() - self._alive > self._seconds:
+        now = self._clock()
+        self._lost = now if self._lost is None else self._lost
+        if now - self._lost > self._seconds:
             return None
         pause = Pause(PAUSES[min(self._tries, len(PAUSES) - 1)])
         self._tries += 1

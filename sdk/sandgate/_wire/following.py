@@ -63,6 +63,7 @@ class Following:
         """The process's id; None until it is told."""
         self.after = after
         """The last event that came."""
+        self._places: list[int] = []
         self.gap = False
         """Whether events were dropped before they could be read."""
         self.finished = False
@@ -86,17 +87,27 @@ class Following:
     def receive(self, data: bytes) -> list[CommandEvent]:
         """Return what these bytes tell; raise OutcomeUnknown when they tell nothing readable."""
         told: list[CommandEvent] = []
+        self._places = []
         self._patience.succeeded()
         self._renewed = False
         try:
             for event in self._decoder.feed(data):
-                told += [] if self.finished else self._take(event)
+                taken = [] if self.finished else self._take(event)
+                told += taken
+                self._places += [self.after] * len(taken)
         except (EventTooLarge, UnexpectedAnswer, ValueError) as error:
             if not self.finished:
                 raise self._unknown(f"its event stream cannot be read ({error})") from error
         if not self.finished and self._clock() > self._overdue:
             raise self._unknown("it did not end in time after its timeout")
         return told
+
+    def take_place(self) -> int:
+        """Return the place of the next event that `receive` returned last, as it is passed on.
+
+        `after` is ahead of it: whoever stops within what came at once has not seen the rest.
+        """
+        return self._places.pop(0)
 
     def end(self) -> None:
         """Tell that the stream ended; raise unless the command had."""

@@ -123,6 +123,7 @@ class Lease:
             call = self._access.control.renew(
                 claim.name,
                 namespace=claim.namespace,
+                uid=claim.uid,
                 lease_seconds=lease_seconds,
                 capability=capability,
             )
@@ -138,6 +139,8 @@ class Lease:
 
     def background_renewal(self) -> Flow[None]:
         """Renew, and decide when to do so next; raises nothing."""
+        if self.released:
+            return  # after it was found due
         try:
             yield from self.renewal()
         except (ClaimNotFound, Unauthenticated, Forbidden, NotSupported, InvalidRequest) as error:
@@ -164,16 +167,19 @@ class Lease:
 
     def _release(self) -> Generator[Any, Any, None]:
         claim = self.claim
-        *first, last = self._credentials()
-        for capability in first:
+        *first, last = (
+            self._access.control.release(
+                claim.name, namespace=claim.namespace, uid=claim.uid, capability=capability
+            )
+            for capability in self._credentials()
+        )
+        for call in first:
             try:
-                yield self._access.control.release(
-                    claim.name, namespace=claim.namespace, capability=capability
-                )
+                yield call
             except (Unauthenticated, Forbidden):
                 continue
             return
-        yield self._access.control.release(claim.name, namespace=claim.namespace, capability=last)
+        yield last
 
     def _credentials(self) -> list[str | None]:
         """Return the tokens to call the control API with: None is the caller's own, or none."""
@@ -183,8 +189,16 @@ class Lease:
         return [None]
 
     def _adopt(self, grant: Grant) -> None:
-        # What a renewal does not tell stays as it was.
+        if self.released:
+            return
         new = grant.claim
+        # A gateway that knows no `uid` renews whatever has the name now.
+        if _differ(new.sandbox, self.claim.sandbox) or _differ(new.uid, self.claim.uid):
+            name = f"{self.claim.namespace}/{self.claim.name}"
+            error = ClaimNotFound(f"the claim {name} ended; another sandbox has its name now")
+            self.lost, self.renew_at = error, None
+            raise error
+        # What a renewal does not tell stays as it was.
         self.claim = replace(
             self.claim,
             state=new.state,
@@ -202,12 +216,19 @@ class Lease:
         self.renew_at = now + max(life * RENEW_AT, LEAST_SECONDS) if wanted and life else None
 
     def _retry_later(self, error: SandgateError) -> None:
+        if self.released:
+            return
         now = self._clock()
         if self._ends is not None and now >= self._ends:
             self.lost, self.renew_at = error, None
             return
         left = RETRY_SECONDS if self._ends is None else (self._ends - now) / 4
         self.renew_at = now + min(RETRY_SECONDS, max(left, LEAST_SECONDS))
+
+
+def _differ(new: str | None, held: str | None) -> bool:
+    # Where a sandbox is gone, a gateway may not know its names any more.
+    return bool(new and held) and new != held
 
 
 def parse_description(text: str) -> tuple[Claim, dict[str, str]]:

@@ -16,9 +16,9 @@ from sandgate.types import ProcessInfo, TerminalSize, Written
 
 T = TypeVar("T")
 
-EVENT_GAP = 60.0
+EVENT_GAP = 40.0
 """Seconds without a byte after which an event stream is lost: a quiet one carries a comment
-every 15, so four in a row are missing."""
+every 15, so two in a row are missing."""
 
 LINGER_SECONDS = 30.0
 """How long a command outlives a lost connection, and so how long it can be found again."""

@@ -95,7 +95,8 @@ class FakeGateway:
         return CommandResult(text, "", 0, "exited", 0.0, stdout_bytes=raw)
 
     def _control(self, request: httpx.Request, target: str, content: bytes) -> httpx.Response:
-        method, parts = request.method, target.partition("?")[0].strip("/").split("/")
+        path, _, query = target.partition("?")
+        method, parts = request.method, path.strip("/").split("/")
         match (method, parts):
             case ("POST", ["v1", "claims"]):
                 return self._claim(content)
@@ -104,13 +105,18 @@ class FakeGateway:
             case ("GET", ["v1", "pools"]):
                 return answer(200, {"pools": []})
             case ("DELETE", ["v1", "claims", _, name]):
-                self.live.pop(name, None)
+                if self._is_meant(name, query):
+                    del self.live[name]
                 return answer(204)
             case ("GET", ["v1", "claims", _, name]) | ("POST", ["v1", "claims", _, name, "renew"]):
-                if name in self.live:
+                if self._is_meant(name, query):
                     return answer(200, self.live[name].claim)
                 return refuse(404, "claim_not_found", "No such claim.")
         return refuse(501, "not_implemented", f"A fake gateway has no {method} {target}.")
+
+    def _is_meant(self, name: str, query: str) -> bool:
+        uid = httpx.QueryParams(query).get("uid")
+        return name in self.live and uid in {None, self.live[name].claim["uid"]}
 
     def _claim(self, content: bytes) -> httpx.Response:
         wanted = json.loads(content)
@@ -122,6 +128,7 @@ class FakeGateway:
             "claim": name,
             "namespace": wanted.get("namespace", "default"),
             "sandbox": f"fake-{number}",
+            "uid": f"uid-{number}",
             "pool": wanted["pool"],
             "isolation": "none",
             "labels": wanted.get("labels", {}),

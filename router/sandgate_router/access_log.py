@@ -74,10 +74,6 @@ class AccessLog:
         }
         self._writer.write(json.dumps(line) + "\n")
 
-    def close(self) -> None:
-        """Write what waits."""
-        self._writer.close()
-
 
 def _text(head: RequestHead, name: bytes, default: str) -> str:
     # Checked where the request was answered by its sandbox; where it was refused it may be

@@ -44,17 +44,6 @@ def read_fields(lines: list[bytes]) -> list[Field]:
     return list(map(_find, lines))
 
 
-def is_remembered(line: bytes) -> bool:
-    """Tell whether a line is found by its bytes from now on."""
-    return line in _known
-
-
-def forget() -> None:
-    """Forget every line and name."""
-    _known.clear()
-    _names.clear()
-
-
 def index_fields(fields: list[Field]) -> tuple[dict[bytes, bytes], AbstractSet[bytes]]:
     """Return first values by lower-case name, and the names that came more than once."""
     values = dict(fields)

@@ -5,6 +5,7 @@ negative answer is remembered for a second, so that guessing names costs the reg
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
 from weakref import WeakSet
 
@@ -73,7 +74,7 @@ class Resolver:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._ask(target))
             self._under_way[target] = task
-            task.add_done_callback(lambda _: self._under_way.pop(target, None))
+            task.add_done_callback(functools.partial(self._answered, target))
         endpoint = await asyncio.shield(task)
         if endpoint is None:
             raise SandboxNotFound
@@ -95,6 +96,11 @@ class Resolver:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _answered(self, target: Target, task: asyncio.Task[Endpoint | None]) -> None:
+        del self._under_way[target]
+        if not task.cancelled():
+            task.exception()  # seen, also where everyone who asked has left
 
     async def _ask(self, target: Target) -> Endpoint | None:
         try:

@@ -28,7 +28,7 @@ def write(log_head: RequestHead, status: int = 200) -> dict[str, object]:
     writer = LineWriter(stream)
     log = AccessLog(1, writer=writer, now=lambda: NOW)
     log.record(log_head, client=b"127.0.0.1", namespace="ns", status=status, seconds=0.0123456)
-    log.close()
+    writer.close()
     [line] = stream.getvalue().decode().splitlines()
     decoded: dict[str, object] = json.loads(line)
     return decoded
@@ -89,7 +89,7 @@ async def test_every_request_of_a_running_gateway_gets_its_line(
         await other.read_answer()
         await other.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await other.read_answer()
-        gateway.gateway.access_log.close()
+        gateway.gateway.access_log._writer.close()
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if '"event"' in line]
     assert [(line["path"], line["sandbox"], line["status"]) for line in lines] == [
         ("/", "sb", 200),

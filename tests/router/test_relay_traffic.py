@@ -1,6 +1,7 @@
 """What the relay knows of the use of an endpoint: idle claims are ended by it."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,6 +10,7 @@ from support.relaying import relaying
 from support.running_gateway import RunningGateway
 from support.scripted_upstream import SWITCHED, UpstreamSide, answer_ok
 
+from sandgate_router.errors import RegistryUnavailable
 from sandgate_router.registry.base import Endpoint
 
 
@@ -132,3 +134,70 @@ async def test_endpoints_that_are_gone_leave_nothing_behind() -> None:
             while len(pool):
                 await asyncio.sleep(0.01)
         assert (len(pool._idle), len(pool._all), len(pool._dialling)) == (0, 0, 0)
+
+
+async def test_bytes_that_come_while_others_are_held_stay_behind_them() -> None:
+    class Taking:
+        def __init__(self) -> None:
+            self.pieces: list[bytes] = []
+
+        def response_data(self, data: bytes) -> None:
+            self.pieces.append(data)
+
+    async with relaying(hold_on) as (_upstream, gateway, client):
+        await client.send(request())
+        pool, endpoint = gateway.gateway.relay.connector.pool, endpoint_of(gateway)
+        async with asyncio.timeout(15):
+            while not pool._all.get(endpoint):
+                await asyncio.sleep(0.01)
+        [connection] = pool._all[endpoint]
+        exchange, taking = connection.handler, Taking()
+        connection.handler = taking  # type: ignore[assignment]
+        connection.hold(b"first ")
+        connection.data_received(b"second")
+        async with asyncio.timeout(15):
+            while not taking.pieces:
+                await asyncio.sleep(0)
+        assert taking.pieces == [b"first second"]
+        connection.handler = exchange
+
+
+async def test_a_sandbox_that_is_replaced_while_it_is_dialled_is_reached_at_its_new_place() -> None:
+    async with relaying(answer_ok) as (upstream, gateway, client):
+        gateway.registry.add("sb", 1)  # nobody listens on port 1: the dial is tried again
+        old, pool = endpoint_of(gateway), gateway.gateway.relay.connector.pool
+        await client.send(request())
+        async with asyncio.timeout(15):
+            while not pool.is_busy(old):
+                await asyncio.sleep(0.001)
+        gateway.registry.add("sb", upstream.port)
+        gateway.gateway.relay.connector.forget(old)
+        assert (await client.read_answer()).body == b"ok"
+
+
+async def test_a_look_up_that_fails_after_everyone_has_left_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked, fail = asyncio.Event(), asyncio.Event()
+
+    async def find(target: object) -> Endpoint | None:
+        del target
+        asked.set()
+        await fail.wait()
+        raise RegistryUnavailable
+
+    async with relaying(answer_ok) as (_upstream, gateway, client):
+        gateway.registry.find = find  # type: ignore[method-assign]
+        await client.send(request(sandbox="unknown"))
+        await asyncio.wait_for(asked.wait(), 15)
+        client.writer.transport.abort()
+        async with asyncio.timeout(15):
+            while gateway.gateway.relay.exchanges:
+                await asyncio.sleep(0.01)
+        fail.set()
+        async with asyncio.timeout(15):
+            while gateway.gateway.relay.connector.resolver._under_way:
+                await asyncio.sleep(0.01)
+        gc.collect()
+        await asyncio.sleep(0)
+    assert not [record for record in caplog.records if record.name == "asyncio"]

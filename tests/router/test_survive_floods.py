@@ -8,6 +8,7 @@ import asyncio
 
 from support.raw_client import HANDSHAKE, RawClient, connect, request
 from support.relaying import relaying
+from support.running_gateway import RunningGateway
 from support.scripted_upstream import OK, SWITCHED, UpstreamSide
 
 from sandgate_router.client import ClientConnection
@@ -143,6 +144,33 @@ async def test_requests_whose_answers_nobody_reads_are_not_read_on() -> None:
         assert not flood.done()  # the client's own socket is full
         flood.cancel()
         await asyncio.gather(flood, return_exceptions=True)
+
+
+async def test_a_client_that_is_full_gets_no_answer_more_until_it_reads() -> None:
+    star = b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with relaying(pour_out) as (_upstream, gateway, client), connect(gateway.port) as other:
+        await client.send(star)
+        assert (await client.read_answer()).status == 204
+        [connection] = gateway.gateway.connections - await _others(gateway, other)
+        connection.pause_writing()
+        await client.send(star * 4)
+        for _ in range(3):
+            await ask(other)
+        assert connection._inbox.data == star * 4
+        connection.resume_writing()
+        for _ in range(4):
+            assert (await client.read_answer()).status == 204
+
+
+async def _others(gateway: RunningGateway, other: RawClient) -> set[ClientConnection]:
+    before = set(gateway.gateway.connections)
+    await ask(other)
+    ours = other.writer.get_extra_info("sockname")
+    return {
+        each
+        for each in before | gateway.gateway.connections
+        if each.transport.get_extra_info("peername") == ours
+    }
 
 
 async def _write_for_ever(client: RawClient, data: bytes) -> None:
